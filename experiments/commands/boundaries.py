@@ -35,6 +35,7 @@ from rltok_rl.evaluation.boundaries import DrawnTexts, boundary_metrics, join_te
 from rltok_rl.foreign import MOST_STATE, read_limited
 from rltok_rl.models import Segmentation, UNet, segment
 from rltok_rl.text import text_to_ids
+from rltok_rl.utils import printable
 
 TOKENIZERS = ("bpe", "unigram")
 """References with a tokenizer."""
@@ -82,7 +83,8 @@ def _first_run(parser: Parser, options: argparse.Namespace) -> tuple[str, Any]:
     texts = {name: [(run.get("data") or {}).get(key) for key in _SAME_TEXT] for name, run in runs.items()}
     for name in options.models if options.text is None else ():
         if texts.get(name) != texts[first]:
-            print(f"note: {name} may have been trained on the held-out text of {first}", file=sys.stderr)
+            note = f"note: {name} may have been trained on the held-out text of {first}"
+            print(printable(note), file=sys.stderr)
     return first, runs[first]
 
 

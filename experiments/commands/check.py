@@ -63,5 +63,5 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     for problem in problems:
         print(printable(problem))
     if not problems:
-        print(f"{', '.join(map(str, options.runs))}: no damage found", file=sys.stderr)
+        print(f"{printable(', '.join(map(str, options.runs)))}: no damage found", file=sys.stderr)
     return 1 if problems else 0

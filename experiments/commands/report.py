@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.reports.comparison import runs_below, write_comparison
@@ -20,6 +21,10 @@ from rltok_rl.experiments.reports.seeds_page import seed_folders, write_seeds_pa
 from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
 
 from rltok_rl.utils import printable
+
+
+def _say(page: Path) -> None:
+    print(printable(str(page)), flush=True)
 
 
 @command("report", __doc__)
@@ -33,15 +38,15 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
     try:
         for folder in options.runs:
             if folder.is_dir() and is_comparison(folder):
-                print(write_page(folder, formats=formats), flush=True)
+                _say(write_page(folder, formats=formats))
             elif folder.is_dir() and seed_folders(folder):
-                print(write_seeds_page(folder, formats=formats), flush=True)
+                _say(write_seeds_page(folder, formats=formats))
             elif folder.is_dir() and (runs := runs_below(folder)):
-                print(write_comparison(runs, folder, formats=formats, each=options.each), flush=True)
+                _say(write_comparison(runs, folder, formats=formats, each=options.each))
             elif options.out is None or options.also or not has_page(folder):
-                print(write_report(folder, formats=formats), flush=True)
+                _say(write_report(folder, formats=formats))
         if options.out is not None:
-            print(write_comparison(options.runs, options.out, formats=formats, each=options.each), flush=True)
+            _say(write_comparison(options.runs, options.out, formats=formats, each=options.each))
     except (OSError, ValueError) as error:
         print(f"rltok report: {printable(str(error))}", file=sys.stderr)
         return 2

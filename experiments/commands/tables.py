@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rltok_rl.training.progress import bar
+from rltok_rl.utils import printable
 
 EDGES = {"last_letter": "last letter", "space": "space after", "first_letter": "first letter", "any": "any of these"}
 MEASURES = {
@@ -34,7 +35,7 @@ def boundaries_page(results: dict[str, Any]) -> str:
     columns = ("share", "chance", "lift")
     places = {"white space": model["white_space"], **_edges(model), "inside characters": model["split_characters"]}
     return _joined(
-        f"model              {name}",
+        f"model              {printable(name)}",
         f"text               {results['text']}, {model['bytes']:,} bytes with a decision",
         f"boundaries         {model['boundaries']:,}, {model['rate']:.4f} per byte",
         f"bytes per token    {number(lengths['mean'], 2)} ± {number(lengths['spread'], 2)} (spread); {quantiles}",
@@ -68,7 +69,7 @@ def boundaries_page(results: dict[str, Any]) -> str:
 def agreement_page(results: dict[str, Any]) -> str:
     """Describe several models: a line each, and a matrix for each measure of agreement."""
     models, agreement = results["models"], results["agreement"]
-    names, tolerance = agreement["names"], results["tolerance"]
+    names, tolerance = [printable(name) for name in agreement["names"]], results["tolerance"]
     width = max(map(len, names)) + 4
     widths = (width, 8, 8, 9, 13, 8, 8)
     lines = [
@@ -76,7 +77,7 @@ def agreement_page(results: dict[str, Any]) -> str:
         "",
         _row("", ("rate", "bytes", "entropy", "space share", "ratio", "taken"), *widths),
     ]
-    for place, (name, model) in enumerate(models.items(), 1):
+    for place, (name, model) in enumerate(zip(map(printable, models), models.values(), strict=True), 1):
         numbers = [(model["rate"], 4), (model["bytes_per_token"]["mean"], 2), (model["entropy"]["bits_per_byte"], 4)]
         numbers += [(model["white_space"][key], SHARE[key]) for key in ("share", "lift", "covered")]
         lines.append(_row(f"{place:>2}  {name}", [number(*value) for value in numbers], *widths))

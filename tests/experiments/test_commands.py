@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
-from rltok_rl.experiments.commands import evaluate, generate, segment, tasks
+from rltok_rl.experiments.commands import boundaries, evaluate, generate, segment, tasks
 
 from rltok_rl import stream, text_to_ids
 from rltok_rl.data import local_prose
@@ -78,6 +79,13 @@ def test_names_of_files_cannot_steer_the_terminal(capsys):
         with pytest.raises(SystemExit):
             command.main(arguments)
         assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
+
+
+def test_names_of_models_cannot_steer_the_terminal(folder, file, tmp_path, output):
+    models = [shutil.copytree(folder, tmp_path / name) for name in ("r\x1b[31m", "s\x1b[31m")]
+    for several in (models[:1], models):
+        shown = output(boundaries, *several, "--text", file)
+        assert "r\\u001b[31m" in shown and "\x1b" not in shown
 
 
 def test_name_of_a_text_cannot_steer_the_terminal(folder, tmp_path, output):

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rltok_rl.experiments.commands import report
+from rltok_rl.experiments.commands import check, report
 from rltok_rl.experiments.reports.comparison import marked_text
 from rltok_rl.experiments.reports.run_report import results, write_report
 from rltok_rl.experiments.runs.folder import read_run
@@ -130,6 +130,14 @@ def test_unreadable_files_are_named(bare, capsys):
         assert report.main([str(bare)]) == 2
         assert f"rltok report: {bare}/{message}" in capsys.readouterr().err
         (bare / name).unlink() if before is None else (bare / name).write_text(before)
+
+
+def test_names_of_folders_cannot_steer_the_terminal(bare, capsys):
+    run = bare.rename(bare.with_name("r\x1b[31m"))
+    for command, arguments in ((check, [str(run)]), (report, [str(run)])):
+        assert command.main(arguments) == 0
+        shown = "".join(capsys.readouterr())
+        assert "r\\u001b[31m" in shown and "\x1b" not in shown
 
 
 def test_command_refuses_wrong_arguments(learned_run, tmp_path, capsys):

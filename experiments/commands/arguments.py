@@ -83,6 +83,14 @@ def check_rate(parser: Parser, options: argparse.Namespace, model: UNet, segment
         parser.error(f"argument --rate: {without_subject(error, 'target_rate')}")
 
 
+def typed_bytes(parser: Parser, argument: str, text: str) -> bytes:
+    """Return the bytes of a typed text, or end the command if it has none."""
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        parser.error(f"argument {argument}: must be UTF-8, got {error.reason} at character {error.start}")
+
+
 def run_config(parser: Parser, model: str) -> Any:
     """Read the options of a run's folder; None if the model is no run."""
     path = Path(model) / "config.yaml"

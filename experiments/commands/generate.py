@@ -10,13 +10,12 @@ written as \xNN; --raw writes the bytes unescaped.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import write_on
-from rltok_rl.experiments.commands.arguments import load_with_segmenter, read_bytes
+from rltok_rl.experiments.commands.arguments import load_with_segmenter, read_bytes, typed_bytes
 from rltok_rl.experiments.commands.parsers import Parser, command
 
 from rltok_rl.models.generation import stream
@@ -32,7 +31,8 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("argument --show-boundaries: not allowed with argument --raw")
     if not options.prompt:
         parser.error("argument PROMPT: must have at least 1 byte, got none")
-    prompt = read_bytes(parser, "-") if options.prompt == "-" else os.fsencode(options.prompt)
+    typed = options.prompt != "-"
+    prompt = typed_bytes(parser, "PROMPT", options.prompt) if typed else read_bytes(parser, "-")
     model, segmenter = load_with_segmenter(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
     how: Any = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}

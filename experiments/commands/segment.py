@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from rltok_rl.agents.segmenters import segment_text
-from rltok_rl.experiments.commands.arguments import Watch, load_with_segmenter, read_bytes, use_colour
+from rltok_rl.experiments.commands.arguments import Watch, load_with_segmenter, read_bytes, typed_bytes, use_colour
 from rltok_rl.experiments.commands.parsers import Parser, command
 
 from rltok_rl.models.segmentation import Segmentation, Token, join_parts, segment_parts
@@ -41,7 +41,7 @@ def read_text(parser: Parser, options: argparse.Namespace) -> bytes:
         parser.error("argument TEXT: must have at least 1 byte, got none")
     if os.path.isfile(options.text):
         print(f"reading {options.text!r} as text; --file reads the file's content", file=sys.stderr)
-    return os.fsencode(options.text)
+    return typed_bytes(parser, "TEXT", options.text)
 
 
 def _utf8(content: bytes) -> str | None:

@@ -26,6 +26,7 @@ from rltok_rl.experiments.commands.arguments import (
     find_documents,
     load_with_segmenter,
     run_config,
+    typed_bytes,
     without_subject,
 )
 from rltok_rl.experiments.commands.parsers import BUILT_IN, CONTEXT, GAMMA, HELD_OUT, MOST, Parser, command
@@ -76,7 +77,7 @@ def _find_run(path: str) -> RunFolder | None:
 def _find_text(parser: Parser, options: argparse.Namespace, runs: Runs) -> tuple[str, bytes] | None:
     """Return the name and bytes of the text; None if only the samples of runs are shown."""
     if options.text is not None:
-        name, text = "a text", os.fsencode(options.text)
+        name, text = "a text", typed_bytes(parser, "--text", options.text)
     elif options.data is None:
         return None
     else:

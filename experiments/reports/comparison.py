@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 from rltok_rl.experiments.reports.grid import write_grid
-from rltok_rl.experiments.reports.markdown import bullets, markdown, number, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import bullets, code, markdown, number, plain, with_error, with_unit
 from rltok_rl.experiments.reports.table import (
     METRICS,
     best_groups,
@@ -81,7 +81,7 @@ def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] =
         parts.append(f"**Not all runs can be compared**: these have different held-out texts: {separate}.")
     for place, group_rows in enumerate(tables, 1):
         if len(texts) > 1:
-            parts.append(f"## Text {place}: `{group_rows[0]['run'].iloc[0].option('data.source')}`")
+            parts.append(f"## Text {place}: {code(group_rows[0]['run'].iloc[0].option('data.source'))}")
         parts.append(_comparison_table(group_rows, options[differing], seeds=bool(of_seeds)))
     parts.append(bullets(_notes(tables, differing)))
     number = write_grid(table, options.drop(columns="text"), out, formats) if len(texts) == 1 else None
@@ -177,7 +177,7 @@ def _planned(run: RunFolder) -> str:
 
 def option_text(value: Any) -> str:
     """Format the value of an option; a dash if it has none."""
-    return "-" if value is None else str(value)
+    return "-" if value is None else plain(str(value))
 
 
 def tokens_do_not_help(rows: pd.DataFrame) -> bool:

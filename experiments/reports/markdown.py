@@ -62,6 +62,29 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def plain(text: str) -> str:
+    r"""Return the text in one line that opens no tag and no code span, as names and options of others may.
+
+    Example:
+        >>> plain("a\n<img src=x>`")
+        'a &lt;img src=x>\\`'
+    """
+    return " ".join(text.split()).replace("<", "&lt;").replace("`", "\\`")
+
+
+def code(value: Any) -> str:
+    r"""Return a value as a code span of one line, in more backticks than it holds in a row.
+
+    Example:
+        >>> code("a\nb"), code("a`b")
+        ('`a b`', '`` a`b ``')
+    """
+    text, marks = " ".join(str(value).split()), "`"
+    while marks in text:
+        marks += "`"
+    return f"`{text}`" if marks == "`" else f"{marks} {text} {marks}"
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
     lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]

@@ -15,7 +15,7 @@ from rltok_rl.experiments.reports.comparison import (
     option_text,
     tokens_do_not_help,
 )
-from rltok_rl.experiments.reports.markdown import bullets, fenced, markdown, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import bullets, code, fenced, markdown, plain, with_error, with_unit
 from rltok_rl.experiments.reports.table import run_table
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
@@ -55,9 +55,9 @@ def write_report(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
     if links := [path for path in written if path.is_symlink()]:
         raise ValueError(f"{links[0]} must not be a link, through which another file would be written")
     figures = _draw_figures(run, formats)
-    alarms = bullets([f"update {line['update']:,}: {line['warning']}" for line in run.alarms])
+    alarms = bullets([f"update {line['update']:,}: {plain(line['warning'])}" for line in run.alarms])
     parts = [
-        f"# {run.name}",
+        f"# {plain(run.name)}",
         _state(run),
         f"## What was trained\n\n{trained_table(run)}",
         f"## Results\n\n{results(run)}",
@@ -116,30 +116,33 @@ def _state(run: RunFolder) -> str:
 def trained_table(run: RunFolder) -> str:
     """Return the section of options and the command line."""
     option, parameters = run.option, run.model.get("parameters")
-    rows = [["model", f"`{option('model.preset')}`{_options(option('model.overrides'))}"]]
+    rows = [["model", f"{code(option('model.preset'))}{_options(option('model.overrides'))}"]]
     if weights := option("model.weights"):
-        rows.append(["initial weights", f"those of `{weights}`"])
-    data = f"`{option('data.source')}`{_options(option('data.options'))}, {option('data.num_rows')} rows of "
-    data += f"{option('data.num_steps')} bytes; {option('data.held_out')} of it held out"
+        rows.append(["initial weights", f"those of {code(weights)}"])
+    data = f"{code(option('data.source'))}{_options(option('data.options'))}, {option('data.num_rows')} rows of "
+    data += f"{option('data.num_steps')} bytes; {option_text(option('data.held_out'))} of it held out"
     rows += [["parameters", f"{parameters:,}" if parameters else "-"], ["data", data]]
     segmenter = option("segmenter.name")
     groups = _GROUPS
     if segmenter != "learned":
-        rows.append(["segmenter", f"`{segmenter}`{_options(option('segmenter.options'))}"])
+        rows.append(["segmenter", f"{code(segmenter)}{_options(option('segmenter.options'))}"])
         groups = (("loss", "loss.objective", ("language_model", "early_exit")),)  # without rewards
     for title, path, keys in groups:
         group, name = path.partition(".")[0], option(path)
         if name is not None:
             name = name if segmenter == "learned" else "next bytes"
             values = {key: value for key in keys if (value := option(f"{group}.{key}")) is not None}
-            rows.append([title, f"`{name}`{_options(values)}{_options(option(f'{group}.options'))}"])
-    rows += [["optimizer", f"AdamW, learning rate {option('optim.lr')}"], ["seed", str(option("seed"))]]
+            rows.append([title, f"{code(name)}{_options(values)}{_options(option(f'{group}.options'))}"])
+    rows += [
+        ["optimizer", f"AdamW, learning rate {option_text(option('optim.lr'))}"],
+        ["seed", option_text(option("seed"))],
+    ]
     command = run.starts[0]["command"] if run.starts else (run.summary or {}).get("command", "")
     return markdown(["option", "value"], rows) + (f"\n\n{fenced(command)}" if command else "")
 
 
 def _options(options: dict[str, Any] | None) -> str:
-    return "".join(f", {key} {option_text(value)}" for key, value in (options or {}).items())
+    return "".join(f", {plain(str(key))} {option_text(value)}" for key, value in (options or {}).items())
 
 
 def results(run: RunFolder) -> str:
@@ -208,12 +211,14 @@ def _environment(run: RunFolder) -> str:
     rows = []
     for start in run.starts:
         git = start.get("git")
-        revision = f"`{git['revision'][:10]}`{' with changes' if git['dirty'] else ''}" if git else "none"
+        revision = f"{code(git['revision'][:10])}{' with changes' if git['dirty'] else ''}" if git else "none"
         updates = f"{start.get('from_update', '-')} to {start.get('to_update', '-')}"
         work = f"{start.get('num_processes', '-')} x {start.get('threads', '-')}"
         device = start.get("gpu") or start.get("processor", "-")
         torch, python = start.get("packages", {}).get("torch", "-"), start.get("python", "-")
-        rows.append([updates, device, torch, python, work, revision, start.get("system", "-")])
+        rows.append(
+            [updates, plain(device), plain(torch), plain(python), work, revision, plain(start.get("system", "-"))]
+        )
     return markdown(header, rows) + "\n\nAll versions are in [environment.json](environment.json)."
 
 
@@ -222,7 +227,7 @@ def limits(run: RunFolder) -> list[str]:
     lines = []
     if run.summary is None:
         lines.append("The run is unfinished: resume it with `resume=true`.")
-    lines.append(f"One seed ({run.option('seed')}): another may give a different result.")
+    lines.append(f"One seed ({option_text(run.option('seed'))}): another may give a different result.")
     if run.snapshots and (batches := run.option("snapshots.batches")):
         count = batches * run.option("data.num_rows") * run.option("data.num_steps")
         lines.append(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.reports.comparison import draw_last_texts
-from rltok_rl.experiments.reports.markdown import bullets, markdown, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import bullets, code, markdown, with_error, with_unit
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import best_systems, equal_budgets, run_table, system_cells, total_flops
 from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
@@ -111,8 +111,8 @@ def page(rows: list[dict[str, Any]], run: RunFolder, unfinished: Sequence[str], 
     parts = [
         f"# {_title(rows)}",
         *([f"    {command}"] if command else []),
-        f"`{run.option('data.source')}`, {run.option('data.num_rows')} rows of {run.option('data.num_steps')} bytes; "
-        f"model `{run.option('model.preset')}` with {overrides or 'nothing replaced'}.",
+        f"{code(run.option('data.source'))}, {run.option('data.num_rows')} rows of {run.option('data.num_steps')} "
+        f"bytes; model {code(run.option('model.preset'))} with {overrides or 'nothing replaced'}.",
         markdown([name.format(first=first) for name in HEADER], body),
         *([f"Not done yet: {', '.join(unfinished)}."] if unfinished else []),
         bullets(_notes(rows)),

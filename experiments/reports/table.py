@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 from rltok_rl.experiments.recipes import flat
-from rltok_rl.experiments.reports.markdown import with_error, with_unit
+from rltok_rl.experiments.reports.markdown import code, with_error, with_unit
 from rltok_rl.experiments.reports.paired import paired_over_documents, paired_over_seeds, tied_with_best
 from rltok_rl.experiments.runs.folder import RunFolder
 from rltok_rl.experiments.runs.segmenters import TOKENIZERS
@@ -113,8 +113,8 @@ def estimator_name(run: RunFolder) -> str:
     if run.option("segmenter.name") != "learned" or run.option("actor.name") != "learned":
         return "-"
     baseline = run.option("baseline.name")
-    name = f"`{run.option('estimator.name')}`, gamma {run.option('estimator.gamma'):g}"
-    return name if baseline in (None, "none") else f"{name}, `{baseline}`"
+    name = f"{code(run.option('estimator.name'))}, gamma {run.option('estimator.gamma'):g}"
+    return name if baseline in (None, "none") else f"{name}, {code(baseline)}"
 
 
 def looks_ahead(run: RunFolder) -> bool:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import torch
-from rltok_rl.experiments.commands import boundaries, evaluate, generate, segment, tasks
+from rltok_rl.experiments.commands import boundaries, evaluate, generate, segment, tasks, view
 
 from rltok_rl import stream, text_to_ids
 from rltok_rl.data import local_prose
@@ -79,6 +79,15 @@ def test_names_of_files_cannot_steer_the_terminal(capsys):
         with pytest.raises(SystemExit):
             command.main(arguments)
         assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
+
+
+def test_halves_of_characters_are_refused(folder, refused):
+    for command, argument, arguments in (
+        (segment, "TEXT", ["a\ud800"]),
+        (generate, "PROMPT", ["a\ud800"]),
+        (view, "--text", [folder, "--text", "a\ud800"]),
+    ):
+        assert f"argument {argument}: must be UTF-8, got surrogates" in refused(command, *arguments)
 
 
 def test_names_of_models_cannot_steer_the_terminal(folder, file, tmp_path, output):

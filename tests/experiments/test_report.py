@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import check, report
 from rltok_rl.experiments.reports.comparison import marked_text
 from rltok_rl.experiments.reports.run_report import results, write_report
@@ -138,6 +139,16 @@ def test_names_of_folders_cannot_steer_the_terminal(bare, capsys):
         assert command.main(arguments) == 0
         shown = "".join(capsys.readouterr())
         assert "r\\u001b[31m" in shown and "\x1b" not in shown
+
+
+def test_options_of_others_open_no_tag_in_the_page(bare):
+    image = "<img src=x onerror=alert(1)>"
+    config = OmegaConf.load(bare / "config.yaml")
+    config.data.source, config.data.options, config.seed = f"a\n{image}", {"b": f"`{image}"}, image
+    OmegaConf.save(config, bare / "config.yaml")
+    assert report.main([str(bare)]) == 0
+    page = (bare / "report.md").read_text()
+    assert f"`a {image}`" in page and page.count("<img") == 1 and page.count("&lt;img") == 3
 
 
 def test_command_refuses_wrong_arguments(learned_run, tmp_path, capsys):

@@ -137,7 +137,7 @@ def trained_table(run: RunFolder) -> str:
         ["optimizer", f"AdamW, learning rate {option_text(option('optim.lr'))}"],
         ["seed", option_text(option("seed"))],
     ]
-    command = run.starts[0]["command"] if run.starts else (run.summary or {}).get("command", "")
+    command = run.starts[0].get("command") if run.starts else (run.summary or {}).get("command", "")
     return markdown(["option", "value"], rows) + (f"\n\n{fenced(command)}" if command else "")
 
 

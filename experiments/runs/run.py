@@ -116,7 +116,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
 def _summary(trainer: Trainer, starts: list[dict[str, Any]], snapshot: dict[str, Any]) -> dict[str, Any]:
     """Return what a run reports of all its starts and its last snapshot."""
     return {
-        "command": starts[0]["command"],
+        "command": starts[0].get("command", ""),
         "machine": machine(trainer.processes.device.type),
         "processes": trainer.processes.world_size,
         "updates": trainer.updates,

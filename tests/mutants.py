@@ -3,8 +3,9 @@
     make mutants
     python -m tests.mutants --only clip-sides flip-price
 
-Each list has about ten for each of functional, objectives, envs, training, evaluation and segmenters. Planted and run as
-the bugs of ``tests.mutations`` are. Each changes results or files that a user relies on, often only in a rare branch.
+Each list has about ten for each of functional, objectives, envs, training, evaluation and segmenters. They are planted
+and run as the bugs of ``tests.mutations``. Each changes results or files that a user relies on, often only in a rare
+branch.
 
 Of the first list, at least 51 of 60 were caught when first planted. These nine survived the tests of their modules, and
 have tests now: equal-entropies, filter-before-temperature, critic-mask, fsync-replaced-file, reference-twice,

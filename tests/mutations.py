@@ -205,7 +205,7 @@ BUGS = (
     Bug(
         "resume-generator",
         "tests/training/test_loop.py",
-        'self.generator.set_state(as_state(state["boundaries"]))',
+        "self.generator.set_state(as_state(part))",
         "pass",
     ),
     Bug("checksum", CHECKPOINT, "if checksum(path / name) != sums.get(name):", "if False:"),

@@ -48,7 +48,7 @@ def make(tmp_path, drawn) -> Maker:
         (folder / "model.json").write_text(json.dumps({"num_special": special, "target_rate": 0.2}))
         rows = [(n, 128 * n, loss, early, 0.2, 0.5 - loss / 100, loss / 10, 1e9 * n) for n in range(1, updates + 1)]
         (folder / "metrics.csv").write_text(pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False))
-        sample = {"text": text, "boundaries": "10101", "probabilities": [0.5] * 5}
+        sample = {"text": text, "boundaries": ("10" * len(text))[: len(text)], "probabilities": [0.5] * len(text)}
         snapshots = [
             {"update": n, "bytes": 128 * n, "flops": 1e9 * n, "held_out_bits_per_byte": value, "held_out_rate": 0.2}
             | {"held_out_early_bits_per_byte": early, "held_out_standard_error": 0.01, **sample, **more}

@@ -23,8 +23,9 @@ from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
 from rltok_rl.utils import printable
 
 
-def _say(page: Path) -> None:
-    print(printable(str(page)), flush=True)
+def _say(page: Path | None) -> None:
+    if page is not None:
+        print(printable(str(page)), flush=True)
 
 
 @command("report", __doc__)

@@ -78,23 +78,25 @@ def check_sizes(where: str, sizes: Mapping[str, float], most: int, of: str) -> N
             raise ValueError(f"{name} of {where} must be at most {most:,}, {of}, got {size:,}")
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """What a value in a file must be."""
 
     words: str
     fits: Callable[[Any], bool]
 
-    def or_none(self) -> Kind:
+    def or_none(self) -> ValueKind:
         """Return the kind that also admits null."""
-        return Kind(f"{self.words}, or null", lambda value: value is None or self.fits(value))
+        return ValueKind(f"{self.words}, or null", lambda value: value is None or self.fits(value))
 
-    def several(self) -> Kind:
+    def several(self) -> ValueKind:
         """Return the kind of lists of such values."""
-        return Kind(f"a list, each {self.words}", lambda value: isinstance(value, list) and all(map(self.fits, value)))
+        return ValueKind(
+            f"a list, each {self.words}", lambda value: isinstance(value, list) and all(map(self.fits, value))
+        )
 
-    def by_name(self) -> Kind:
+    def by_name(self) -> ValueKind:
         """Return the kind of dicts of such values."""
-        return Kind(
+        return ValueKind(
             f"values by name, each {self.words}",
             lambda value: isinstance(value, dict) and all(map(self.fits, value.values())),
         )
@@ -106,16 +108,16 @@ def _is_number(value: Any) -> bool:
     return plain and (value != value or abs(value) <= _LARGEST)
 
 
-TEXT = Kind("a string", lambda value: isinstance(value, str))
-SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
-NAMED = Kind("values by name", lambda value: isinstance(value, dict))
-COUNT = Kind("an integer in [0, 2^63)", lambda value: type(value) is int and 0 <= value < 2**63)
-NUMBER = Kind("a finite number or NaN", _is_number)
-POSITIVE = Kind("a finite number of at least 0", lambda value: _is_number(value) and value >= 0)
+TEXT = ValueKind("a string", lambda value: isinstance(value, str))
+SWITCH = ValueKind("true or false", lambda value: isinstance(value, bool))
+NAMED = ValueKind("values by name", lambda value: isinstance(value, dict))
+COUNT = ValueKind("an integer in [0, 2^63)", lambda value: type(value) is int and 0 <= value < 2**63)
+NUMBER = ValueKind("a finite number or NaN", _is_number)
+POSITIVE = ValueKind("a finite number of at least 0", lambda value: _is_number(value) and value >= 0)
 
 
 def check_values(
-    values: Any, kinds: Mapping[str, Kind], where: str | Path, required: Collection[str] = ()
+    values: Any, kinds: Mapping[str, ValueKind], where: str | Path, required: Collection[str] = ()
 ) -> dict[str, Any]:
     """Require values by name, those of ``kinds`` as described there, and return them; errors call them ``where``."""
     if not isinstance(values, dict):
@@ -129,7 +131,7 @@ def check_values(
 
 
 def check_rows(
-    rows: Any, kinds: Mapping[str, Kind], where: str | Path, required: Collection[str] = ()
+    rows: Any, kinds: Mapping[str, ValueKind], where: str | Path, required: Collection[str] = ()
 ) -> list[dict[str, Any]]:
     """Require a list of values by name, as :func:`check_values` does, and return it."""
     if not isinstance(rows, list):

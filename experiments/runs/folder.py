@@ -26,7 +26,7 @@ from rltok_rl.foreign import (
     POSITIVE,
     SWITCH,
     TEXT,
-    Kind,
+    ValueKind,
     check_file,
     check_rows,
     check_values,
@@ -154,7 +154,7 @@ def _read_json(path: Path) -> Any:
     return read_json(path, MOST_STATE) if path.exists() else None
 
 
-def _object(kinds: Mapping[str, Kind], *required: str) -> Callable[[Path], Any]:
+def _object(kinds: Mapping[str, ValueKind], *required: str) -> Callable[[Path], Any]:
     def read(path: Path) -> Any:
         value = _read_json(path)
         return None if value is None else check_values(value, kinds, "it", required)
@@ -174,12 +174,12 @@ _HELD_OUT = {
 _SAMPLED = {
     "update": COUNT,
     "bytes": COUNT,
-    "text": Kind(
+    "text": ValueKind(
         "a string of characters up to U+00FF, at least one",
         lambda text: TEXT.fits(text) and text != "" and max(text) <= "\xff",
     ),
-    "boundaries": Kind("a string of 0 and 1", lambda marks: TEXT.fits(marks) and {*marks} <= {*"01"}),
-    "probabilities": Kind("a number in [0, 1]", lambda value: NUMBER.fits(value) and 0 <= value <= 1).several(),
+    "boundaries": ValueKind("a string of 0 and 1", lambda marks: TEXT.fits(marks) and {*marks} <= {*"01"}),
+    "probabilities": ValueKind("a number in [0, 1]", lambda value: NUMBER.fits(value) and 0 <= value <= 1).several(),
     "held_out_bits_per_byte": NUMBER,
     "held_out_rate": NUMBER,
 }
@@ -193,7 +193,7 @@ _SUMMARY = {
     **_HELD_OUT,
     **dict.fromkeys(("command", "machine", MODEL_HASH), TEXT),
     **dict.fromkeys(("updates", "bytes", "processes", "threads", "peak_memory", "peak_gpu_memory"), COUNT),
-    "flops": Kind("a finite number of at least 1", lambda value: POSITIVE.fits(value) and value >= 1),
+    "flops": ValueKind("a finite number of at least 1", lambda value: POSITIVE.fits(value) and value >= 1),
     **dict.fromkeys(("padded_flops", "total_flops"), POSITIVE),
     **dict.fromkeys(("tried_flops", "bytes_per_second"), POSITIVE.or_none()),
 }
@@ -209,7 +209,7 @@ _EVALUATION = {
     "oracle": SWITCH,
     "split_by": TEXT.or_none(),
     "word_edges": NUMBER.or_none().by_name().by_name(),
-    "at_rates": Kind(
+    "at_rates": ValueKind(
         "a list of a rate and bits per byte each",
         lambda rows: isinstance(rows, list) and all(map(_is_rated, rows)),
     ),

@@ -28,7 +28,7 @@ from torch import Tensor
 from rltok_rl import functional
 from rltok_rl.functional.baselines import RunningMean
 from rltok_rl.functional.rate import Controller, logit_pressure
-from rltok_rl.functional.takes import Argument, Kind
+from rltok_rl.functional.takes import Argument, ArgumentKind
 from rltok_rl.ranges import read_range
 
 SECONDS = 10
@@ -81,7 +81,7 @@ def _draw(argument: Argument, sizes: dict[str, Any], dice: random.Random) -> Any
     return {"switch": True, "axes": -1, "text": "scan", "numbers": [1.0, 2.0, 1.0, 2.0, 4.0]}[kind.name]
 
 
-def draw_tensor(kind: Kind, sizes: dict[str, Any], dice: random.Random) -> Tensor:
+def draw_tensor(kind: ArgumentKind, sizes: dict[str, Any], dice: random.Random) -> Tensor:
     """Draw a tensor of a kind, and the sizes of its new dimensions."""
     leading = sizes.setdefault(f"*{kind.leading}", [dice.randint(1, 4) for _ in range(dice.randint(0, 2))])
     names = [dim.rstrip("+") for dim in kind.dims]

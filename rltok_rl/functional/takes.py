@@ -48,7 +48,7 @@ def _several(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-class Kind(NamedTuple):
+class ArgumentKind(NamedTuple):
     """A kind of argument: a tensor with dimensions, or a number with a range."""
 
     name: str
@@ -75,7 +75,7 @@ class Argument(NamedTuple):
 
     place: int
     name: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArgumentKind, ...]
     optional: bool
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ def _read(group: str, parameters: Mapping[str, inspect.Parameter]) -> list[Argum
         name = word.rstrip("?")
         dims = rest.split() if name in _DTYPES else []
         leading = dims.pop(0)[1:] if dims and dims[0][0] == "*" else ""
-        kinds.append(Kind(name, leading, tuple(dims), "" if name in _DTYPES else rest))
+        kinds.append(ArgumentKind(name, leading, tuple(dims), "" if name in _DTYPES else rest))
     places, none = [*parameters], "?" in text
     return [
         Argument(places.index(name), name, tuple(kinds), none or parameters[name].default is None)
@@ -133,7 +133,7 @@ def _read(group: str, parameters: Mapping[str, inspect.Parameter]) -> list[Argum
 def _check(arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Check the arguments of one call."""
     sizes: dict[str, Any] = {}
-    first: tuple[str, Tensor, Kind] | None = None
+    first: tuple[str, Tensor, ArgumentKind] | None = None
     for place, name, kinds, optional in arguments:
         if place < len(args):
             value = args[place]
@@ -161,7 +161,7 @@ def readable(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def _check_plain(name: str, value: Any, kind: Kind, optional: bool) -> None:
+def _check_plain(name: str, value: Any, kind: ArgumentKind, optional: bool) -> None:
     """Check a value that is no tensor; a ``scalar`` may be a tensor of one number."""
     if kind.name == "scalar" and isinstance(value, Tensor):
         if value.numel() != 1:
@@ -173,7 +173,7 @@ def _check_plain(name: str, value: Any, kind: Kind, optional: bool) -> None:
 
 
 def _check_tensor(
-    name: str, value: Tensor, kind: Kind, sizes: dict[str, Any], first: tuple[str, Tensor, Kind] | None
+    name: str, value: Tensor, kind: ArgumentKind, sizes: dict[str, Any], first: tuple[str, Tensor, ArgumentKind] | None
 ) -> None:
     """Check dtype, shape and device, and add the sizes of new dimensions to ``sizes``."""
     words, dtypes = _DTYPES[kind.name]
@@ -199,7 +199,7 @@ def _check_tensor(
 
 
 def _refuse_shape(
-    name: str, value: Tensor, kind: Kind, sizes: dict[str, Any], first: tuple[str, Tensor, Kind] | None
+    name: str, value: Tensor, kind: ArgumentKind, sizes: dict[str, Any], first: tuple[str, Tensor, ArgumentKind] | None
 ) -> NoReturn:
     """Raise the error of a wrong shape, with the sizes that are known from other arguments."""
     got = [*value.shape]

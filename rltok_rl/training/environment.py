@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from rltok_rl.data.disk import replace_text
-from rltok_rl.foreign import COUNT, MOST_STATE, POSITIVE, TEXT, Kind, check_rows, read_json
+from rltok_rl.foreign import COUNT, MOST_STATE, POSITIVE, TEXT, ValueKind, check_rows, read_json
 from rltok_rl.fused import fused_state
 from rltok_rl.utils import is_gpu
 from rltok_rl.version import __version__
@@ -141,7 +141,7 @@ class Starts:
         replace_text(self.path, json.dumps(self.entries, indent=1) + "\n")
 
 
-_GIT = Kind(
+_GIT = ValueKind(
     "a revision and whether files differ from it",
     lambda git: isinstance(git, dict) and isinstance(git.get("revision"), str) and isinstance(git.get("dirty"), bool),
 )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rltok_rl.experiments.reports.grid import write_grid
-from rltok_rl.experiments.reports.markdown import bullets, code, markdown, number, plain, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import bullets, code, markdown, number, option_text, with_error, with_unit
 from rltok_rl.experiments.reports.table import (
     METRICS,
     best_groups,
@@ -173,11 +172,6 @@ def _planned(run: RunFolder) -> str:
     """The bytes that an unfinished run still counts up to."""
     total = None if run.option("optim.total_flops") else run.option("optim.total_bytes")
     return f" of {with_unit(total, 'B')}" if total and run.summary is None else ""
-
-
-def option_text(value: Any) -> str:
-    """Format the value of an option; a dash if it has none."""
-    return "-" if value is None else plain(str(value))
 
 
 def tokens_do_not_help(rows: pd.DataFrame) -> bool:

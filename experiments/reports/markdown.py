@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -83,6 +83,21 @@ def code(value: Any) -> str:
     while marks in text:
         marks += "`"
     return f"`{text}`" if marks == "`" else f"{marks} {text} {marks}"
+
+
+def option_text(value: Any) -> str:
+    """Format the value of an option; a dash if it has none."""
+    return "-" if value is None else plain(str(value))
+
+
+def options_text(options: Mapping[str, Any] | None) -> str:
+    """Format options by name in one line.
+
+    Example:
+        >>> options_text({"num_layers": 2, "cap": None})
+        'num_layers 2, cap -'
+    """
+    return ", ".join(f"{plain(str(name))} {option_text(value)}" for name, value in (options or {}).items())
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -12,13 +12,23 @@ from rltok_rl.experiments.reports.comparison import (
     SHARE,
     marked_text,
     metric_cells,
-    option_text,
     tokens_do_not_help,
 )
-from rltok_rl.experiments.reports.markdown import bullets, code, fenced, markdown, plain, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import (
+    bullets,
+    code,
+    fenced,
+    markdown,
+    option_text,
+    options_text,
+    plain,
+    with_error,
+    with_unit,
+)
 from rltok_rl.experiments.reports.table import run_table
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.foreign import check_place
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
 from rltok_rl.viz.run_figures import draw_curves, draw_loss_flops
@@ -52,8 +62,8 @@ def write_report(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
     """Write ``report.md`` and ``figures/`` of a run, finished or not; the page shows the PNG files."""
     run = read_run(folder)
     written = (folder / "report.md", folder / "figures", *(folder / "figures").glob("*"))
-    if links := [path for path in written if path.is_symlink()]:
-        raise ValueError(f"{links[0]} must not be a link, through which another file would be written")
+    for path in written:
+        check_place(path, folder=path.name == "figures")
     figures = _draw_figures(run, formats)
     alarms = bullets([f"update {line['update']:,}: {plain(line['warning'])}" for line in run.alarms])
     parts = [
@@ -142,7 +152,7 @@ def trained_table(run: RunFolder) -> str:
 
 
 def _options(options: dict[str, Any] | None) -> str:
-    return "".join(f", {plain(str(key))} {option_text(value)}" for key, value in (options or {}).items())
+    return f", {options_text(options)}" if options else ""
 
 
 def results(run: RunFolder) -> str:

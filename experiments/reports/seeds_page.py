@@ -18,7 +18,16 @@ from typing import Any
 
 import pandas as pd
 from rltok_rl.experiments.recipes import as_typed, flat
-from rltok_rl.experiments.reports.markdown import bullets, markdown, percent, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import (
+    bullets,
+    code,
+    markdown,
+    options_text,
+    percent,
+    plain,
+    with_error,
+    with_unit,
+)
 from rltok_rl.experiments.reports.paired import interval
 from rltok_rl.experiments.reports.seed_table import BOLD_TOLERANCE, REFERENCE, SeedTable
 from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
@@ -58,8 +67,8 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
     systems: dict[str, dict[int, dict[str, Any]]] = {}
     for path in seed_folders(folder):
         folders = {name: read_run(path / name) for name in evaluated_systems(path)}
-        for row in system_rows(folders):
-            name, seed, run = row["system"], row["seed"], folders[row["system"]]
+        for row, run in zip(system_rows(folders), folders.values(), strict=True):
+            name, seed = row["system"], row["seed"]
             rows = systems.setdefault(name, {})
             if seed in rows:
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
@@ -80,7 +89,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
 def _content(runs: Sequence[RunFolder], systems: Mapping[str, dict[int, dict[str, Any]]]) -> dict[str, Any]:
     """Everything that the page shows: it can be written again without the runs."""
     first, summaries = runs[0], [run.summary or {} for run in runs]
-    of_last_seed = {name: [run for run in runs if run.path.name == name][-1] for name in systems}
+    of_last_seed = {name: [run for run in runs if plain(run.path.name) == name][-1] for name in systems}
     options = differing_options(of_last_seed)
     varying = {option.removeprefix(_FIELD) for own in options.values() for option in own}
     fields = {name: value for name, value in (first.option("model.overrides") or {}).items() if name not in varying}
@@ -134,7 +143,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
     table, data = SeedTable(content), content["data"]
     first, flops, unit, reference = table.rows.iloc[0], table.total_flops, table.unit, table.reference
     predicted = table.rows["predicted"].dropna().unique()
-    options = ", ".join(f"{name} {value}" for name, value in content["model"].items() if name != "preset")
+    options = options_text({name: value for name, value in content["model"].items() if name != "preset"})
     of_systems = table.rows["parameters"]
     sizes = " to ".join(f"{size:,}" for size in sorted({of_systems.min(), of_systems.max()}))
     notes = [
@@ -150,13 +159,14 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         + (f", {percent(first['edge_chance'])} at any edge of a word." if first.get("edge_chance") else "."),
         f"Total FLOPs include an estimator's trials; they differ by {percent(max(flops) / min(flops) - 1)} at most.",
         "The commands stand for one seed (`seed=`) and some of the systems (`compare.systems=`) each.",
-        f"Machine: {'; '.join(content['machines'])}. Revision: {', '.join(r[:10] for r in content['revisions'])}.",
+        f"Machine: {plain('; '.join(content['machines']))}. "
+        f"Revision: {', '.join(r[:10] for r in content['revisions'])}.",
     ]
     parts = [
         f"# {with_unit(min(flops), 'FLOPs')} in total, {table.num_seeds()}",
-        "\n".join(f"    {command}" for command in dict.fromkeys(map(_of_all_runs, content["commands"]))),
-        f"`{data['source']}`, {data['num_rows']} rows of {data['num_steps']} bytes; model "
-        f"`{content['model']['preset']}` with {options or 'nothing replaced'}, {sizes} parameters.",
+        "\n".join(f"    {plain(command)}" for command in dict.fromkeys(map(_of_all_runs, content["commands"]))),
+        f"{code(data['source'])}, {data['num_rows']} rows of {data['num_steps']} bytes; model "
+        f"{code(content['model']['preset'])} with {options or 'nothing replaced'}, {sizes} parameters.",
         seeds_table(content),
         *_differing(content["systems"]),
         bullets(notes),
@@ -219,7 +229,7 @@ def _at_edges(row: Mapping[str, Any]) -> str:
 def _differing(systems: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the options by which learned policies differ."""
     named = [(system["name"], system["options"]) for system in systems if system.get("options")]
-    lines = [f"{name}: `{' '.join(f'{o}={as_typed(v)}' for o, v in options.items())}`" for name, options in named]
+    lines = [f"{name}: {code(' '.join(f'{o}={as_typed(v)}' for o, v in options.items()))}" for name, options in named]
     title = "Options that learned policies do not share; behind the first line, only what differs from it:"
     return [title, bullets(lines)] if len(lines) > 1 else []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rltok_rl.experiments.reports.comparison import draw_last_texts
-from rltok_rl.experiments.reports.markdown import bullets, code, markdown, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import bullets, code, markdown, options_text, plain, with_error, with_unit
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import best_systems, equal_budgets, run_table, system_cells, total_flops
 from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
@@ -59,8 +59,11 @@ def is_comparison(folder: Path) -> bool:
 
 
 def system_rows(runs: Mapping[str, RunFolder]) -> list[dict[str, Any]]:
-    """Return the metrics of systems on held-out documents, with the bytes and nats of each document."""
-    return run_table(runs).rename_axis("system").reset_index()[list(COLUMNS)].to_dict("records")
+    """Return the metrics of systems on held-out documents, with the bytes and nats of each document.
+
+    Names of systems are those of folders, of any characters; they open no tag in a page.
+    """
+    return run_table(runs).rename(index=plain).rename_axis("system").reset_index()[list(COLUMNS)].to_dict("records")
 
 
 def write_page(folder: Path, command: str | None = None, *, formats: Sequence[str] = ("png",)) -> Path | None:
@@ -107,7 +110,7 @@ def page(rows: list[dict[str, Any]], run: RunFolder, unfinished: Sequence[str], 
     """
     first, strong = rows[0]["system"], best_systems(rows)
     body = [_line(row, bold=place in strong) for place, row in enumerate(rows)]
-    overrides = ", ".join(f"{name} {value}" for name, value in (run.option("model.overrides") or {}).items())
+    overrides = options_text(run.option("model.overrides"))
     parts = [
         f"# {_title(rows)}",
         *([f"    {command}"] if command else []),

@@ -61,6 +61,14 @@ def test_means_and_paired_differences_are_those_of_the_seeds(folder, capsys):
     assert seeds_page.seeds_page(json.loads((folder / "compare-seeds.json").read_text())) == text
 
 
+def test_names_of_folders_open_no_tag_in_the_pages(folder, no_figure):
+    for seed in range(3):
+        (folder / str(seed) / "learned").rename(folder / str(seed) / "<img src=x>")
+    assert report.main([str(folder)]) == report.main([str(folder / "0")]) == 0
+    for page in (folder / "compare-seeds.md", folder / "0" / "compare.md"):
+        assert "<img" not in page.read_text() and "&lt;img src=x>" in page.read_text()
+
+
 def test_page_names_the_options_that_learned_policies_do_not_share(folder, no_figure):
     for seed in range(3):
         learned, other = (folder / str(seed) / system for system in ("learned", "spacebyte"))

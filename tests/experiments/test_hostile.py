@@ -278,7 +278,7 @@ CASES: dict[str, Case] = {
     "interpolation": (options(data={"source": "${oc.env:HOME}"}), EVAL, "must hold plain values, got the interpol"),
     "group of a list": (text(YAML, "segmenter: [1]"), EVAL, "run/config.yaml must hold options of segmenter by name"),
     "no group": (text(YAML, "data: 5"), EVAL, "run/config.yaml must hold options of data by name"),
-    "link": (lambda: Path("run/report.md").symlink_to("text.txt"), REPORT, "run/report.md must not be a link"),
+    "link": (lambda: Path("run/report.md").symlink_to("text.txt"), REPORT, "run/report.md must be a file, got a link"),
     "no steps": (text(YAML, "data: {num_steps: often}"), EVAL, "run/config.yaml: data.num_steps must be an integer"),
     "source outside": (options(data={"source": "/etc/passwd"}), EVAL, "was not trained on by you on this machine"),
     "source inside": (options(data={"source": "text.txt"}), EVAL, "was not trained on by you on this machine"),

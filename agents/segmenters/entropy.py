@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from rltok_rl.agents.segmenters.byte_model import ByteModel
 from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, TrainedSpike
 from rltok_rl.agents.segmenters.segmenter import (
     Hidden,
@@ -34,7 +35,6 @@ from rltok_rl.functional.boundary_rules import (
     threshold_for_rate,
 )
 from rltok_rl.functional.rewards import prediction_entropy
-from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.unet import UNet
 from rltok_rl.utils import check_count
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from rltok_rl.agents.segmenters.byte_model import ByteModel
 from torch import nn
 
-from rltok_rl.models.byte_model import ByteModel
 from rltok_rl.models.config import UNetConfig, preset
 from rltok_rl.models.mixing import Mixing
 

@@ -2,7 +2,8 @@
 
 In each rank, a thread looks at the main thread nine times in ``seconds`` and publishes what it sees. A rank hangs if it
 computes nothing for ``seconds`` and waits for no other, or if it publishes nothing. A rank that waits for it for as
-long says so and exits, whereupon torchrun ends or restarts all ranks.
+long says so and exits, whereupon torchrun ends or restarts all ranks. It first kills a stopped process on its machine,
+which torchrun would wait for.
 
 Slow work is no hang: while one rank downloads, evaluates or saves, the others wait outside collectives
 (``Processes.meet``). They end only if that rank publishes nothing or none of its threads does anything: even a slow
@@ -12,6 +13,8 @@ download wakes one. A rank that compiles, perhaps in other processes, counts as 
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import sys
 import threading
 import time
@@ -81,6 +84,10 @@ class Watchdog:
     _ignored: set[str] = field(default_factory=lambda: {*_nanoseconds()} - {str(os.getpid())})  # of process groups
     _seen: list[bytes] = field(default_factory=list)
     _silent: list[int] = field(default_factory=list)  # looks in a row without news, by rank
+    _dead: int | None = None  # the rank that gave no sign of life
+
+    def __post_init__(self) -> None:
+        self.store.set(f"process {self.rank}", f"{_starter()} {os.getpid()}")
 
     def look(self) -> str | None:
         """Publish what the main thread does; return the verdict on a rank that hangs, "" if another rank has one."""
@@ -123,6 +130,7 @@ class Watchdog:
             if self._waiting > _LOOKS and max(looks, self._silent[rank]) >= _LOOKS:
                 what = f"has computed nothing, in {place}" if looks >= _LOOKS else "has given no sign of life"
                 first = self.store.add("verdict", 1) == 1
+                self._dead = rank if first and looks < _LOOKS else None
                 who = f"rank {rank} of {self.world_size} hangs"
                 return f"{who}: for {self.seconds:g} seconds it {what}, while others wait for it" if first else ""
         self._seen = news
@@ -133,7 +141,25 @@ class Watchdog:
         if verdict:
             print(f"rltok train: {verdict}", file=sys.stderr, flush=True)
             get_error_handler().record_exception(RuntimeError(verdict))
+            self._kill_dead()
         os._exit(1)
+
+    def _kill_dead(self) -> None:
+        """Kill the rank that gave no sign of life if the same torchrun has started it: it may be stopped."""
+        if self._dead is not None:
+            starter, process = self.store.get(f"process {self._dead}").decode().rsplit(" ", 1)
+            if starter == _starter():
+                with suppress(OSError):  # it has ended
+                    os.kill(int(process), signal.SIGKILL)
+
+
+def _starter() -> str:
+    """The process that started this one, named in a way that no other machine or container has."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux
+        space = ""
+    return f"{socket.gethostname()} {space} {os.getppid()}"
 
 
 def _nanoseconds() -> dict[str, int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import threading
 import time
 from importlib.util import find_spec
@@ -65,6 +68,24 @@ def test_rank_that_hangs_while_others_meet_ends_the_job(tmp_path):
     assert f"{Path(__file__).name} stop, line" in line
 
 
+def test_stopped_rank_is_killed_if_the_same_process_started_it(monkeypatch):
+    """Torchrun would wait for it for another half minute."""
+    store = dist.HashStore()
+    dog = Watchdog(store, 0, 2, SECONDS)
+    monkeypatch.setattr(watchdog.os, "_exit", lambda _: None)
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        rank.send_signal(signal.SIGSTOP)
+        mine = store.get("process 0").decode()
+        assert mine.endswith(f" {os.getpid()}") and watchdog._starter() in mine
+        for starter, dead in (("another machine", 1), (watchdog._starter(), None), (watchdog._starter(), 1)):
+            assert rank.poll() is None
+            store.set("process 1", f"{starter} {rank.pid}")
+            dog._dead = dead
+            dog.end("rank 1 of 2 hangs")
+        assert rank.wait(10) == -signal.SIGKILL
+        dog.end("")  # another rank has the verdict
+
+
 @each(frame=[ALL_REDUCE, "rltok_rl/training/distributed.py meet, line 1"])
 def test_rank_without_a_sign_of_life_is_named(frame, monkeypatch):
     monkeypatch.setattr(watchdog, "_frames", lambda: ([frame], [frame]))
@@ -75,6 +96,7 @@ def test_rank_without_a_sign_of_life_is_named(frame, monkeypatch):
     assert verdicts[:8] == [None] * 8
     (verdict,) = filter(None, verdicts)
     assert verdict.startswith("rank 1 of 2 hangs") and "has given no sign of life" in verdict
+    assert (dogs[0]._dead, dogs[1]._dead) == (1, None)
     assert dogs[1].look() == "", "it ends too if it lives"
     monkeypatch.undo()
 

@@ -69,7 +69,7 @@ learn: $(VENV)/.ready-fast ## whether policies find the best boundaries of langu
 
 soak: $(VENV)/.ready-fast ## kill a run a hundred times; call functions with wild arguments 5,000 times
 	$(BIN)/python -m rltok_rl.experiments.studies.soak --kills 100
-	$(BIN)/python -m rltok_rl.experiments.studies.fuzz_functions --calls 5000
+	$(BIN)/python -m tests.tools.fuzz_functions --calls 5000
 
 mutants: $(VENV)/.ready-test ## plant 248 mistakes, one at a time: which test finds each? (minutes; resumes)
 	@mkdir -p runs

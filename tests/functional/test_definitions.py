@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rltok_rl.experiments.studies.fuzz_functions import functions, right_arguments
 from torch import Tensor
 
 from rltok_rl.functional import baselines, rate
@@ -19,6 +18,7 @@ from rltok_rl.functional.budget import FORCED
 from rltok_rl.functional.policy_gradient import clip_bounds
 
 from ..each import each
+from ..tools.fuzz_functions import functions, right_arguments
 
 CALLS = 12
 FUNCTIONS = functions()

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from rltok_rl.experiments.studies.fuzz_functions import call_once, functions, outcome, right_arguments
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,6 +27,8 @@ from rltok_rl.functional.rate import Controller, controller_update, logit_pressu
 from rltok_rl.functional.returns import reverse_scan
 from rltok_rl.functional.scripts import running_script
 from rltok_rl.functional.takes import takes
+
+from ..tools.fuzz_functions import call_once, functions, outcome, right_arguments
 
 FUNCTIONS = functions()
 UNDECLARED = {

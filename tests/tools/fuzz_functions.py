@@ -1,6 +1,6 @@
 """Call the functions of ``rltok_rl.functional`` with right and wild arguments: each returns, or names an argument.
 
-    python -m rltok_rl.experiments.studies.fuzz_functions --calls 5000
+    python -m tests.tools.fuzz_functions --calls 5000
 
 Arguments follow the declarations of each function (:func:`rltok_rl.functional.takes.takes`). Some calls get one of them
 wrong: another shape, dtype or device, NaN, infinity, a number out of range, or another type. Allowed are a result, and

@@ -122,7 +122,7 @@ class TaskGym(gymnasium.Env):
     | nest | 0.25 | 25, 22, 41.7, 80.9 | 6.5, 5, 8.9, 16.7 | -5, -8, -17, -37 |
 
     The optimum is at most 1.4 above the best boundaries, which also keep values that the text ends too early to ask
-    for. ``python -m rltok_rl.experiments.studies.task_worlds`` computes the table.
+    for. ``python -m tests.tools.task_worlds``, in a checkout, computes the table.
 
     Args:
         task: a key of :data:`~rltok_rl.data.languages.TASKS`.

@@ -12,7 +12,6 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from rltok_rl.envs import TaskGym
 from rltok_rl.envs.registration import TASK_ENVIRONMENTS
-from rltok_rl.experiments.studies import task_worlds
 from torch import Tensor
 
 import rltok_rl  # noqa: F401 - registers the ids
@@ -21,6 +20,7 @@ from rltok_rl.data.languages.reader import read_texts
 
 from ..data.languages.test_tasks import SMALL, all_texts
 from ..each import each, refused
+from ..tools import task_worlds
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Exact scores of simple policies in the frozen track of the boundary suite, by dynamic programming.
 
-python -m rltok_rl.experiments.studies.task_worlds            # all forty environments
-python -m rltok_rl.experiments.studies.task_worlds delay pair
+python -m tests.tools.task_worlds            # all forty environments
+python -m tests.tools.task_worlds delay pair
 """
 
 from __future__ import annotations

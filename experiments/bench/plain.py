@@ -17,14 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchrl.objectives.value.functional import reward2go
 
-from rltok_rl.models import UNet, UNetConfig
-
-_COPIED = (
-    ("attention_norm", "input_layernorm"),
-    ("attention_out_norm", "post_attention_layernorm"),
-    ("mlp_norm", "pre_feedforward_layernorm"),
-    ("mlp_out_norm", "post_feedforward_layernorm"),
-)
+from rltok_rl.models import UNetConfig
 
 
 class PlainOutput(NamedTuple):
@@ -115,29 +108,6 @@ class PlainUNet(nn.Module):
         cap = self.config.final_cap
         capped = logits if cap is None else cap * torch.tanh(logits / cap)
         return capped.float().log_softmax(-1).gather(-1, following[..., None].long()).squeeze(-1)
-
-    @torch.no_grad()
-    def copy_weights(self, model: UNet) -> None:
-        """Take the weights of a U-Net of the same configuration."""
-        self.embedding.weight.copy_(model.embedding.weight)
-        stacks: Any = (model.encoder, model.token_layers, model.decoder)
-        for mine, theirs in zip((self.encoder, self.tokens, self.decoder), stacks, strict=True):
-            for layer, one in zip(mine, theirs, strict=True):
-                attention, mlp = layer.self_attn, layer.mlp
-                split = one.attention.query_key_value.weight.chunk(3)
-                for part, weight in zip((attention.q_proj, attention.k_proj, attention.v_proj), split, strict=True):
-                    part.weight.copy_(weight)
-                attention.o_proj.weight.copy_(one.attention.out.weight)
-                for part, weight in zip((mlp.gate_proj, mlp.up_proj), one.mlp.gate_up.weight.chunk(2), strict=True):
-                    part.weight.copy_(weight)
-                mlp.down_proj.weight.copy_(one.mlp.down.weight)
-                for ours, name in _COPIED:
-                    getattr(layer, name).weight.copy_(getattr(one, ours).weight)
-        self.encoder_norm.weight.copy_(model.encoder_norm.weight)
-        self.decoder_norm.weight.copy_(model.decoder_norm.weight)
-        self.boundary.weight.copy_(model.boundary_head.projection.weight)
-        self.early_head.weight.copy_(model.early_head.projection.weight)
-        self.final_head.weight.copy_(model.final_head.projection.weight)
 
 
 def plain_loss(out: PlainOutput, *, target_rate: float, gamma: float = 0.99) -> Tensor:

@@ -149,14 +149,6 @@ def join_parts(parts: list[Segmentation]) -> Segmentation:
 
 
 @torch.no_grad()
-def policy_terms(model: UNet, byte_ids: Tensor, *, target_rate: float | None = None, **reading: Any) -> BoundaryTerms:
-    """Compute the boundary terms of the ids [T] of a long text: base [1, T] and lags [1, T, w]."""
-    pieces = encode_pieces(model, byte_ids, target_rate=target_rate, **reading)
-    parts = [model.boundary_terms(states, target_rate=target_rate) for states in pieces]
-    return BoundaryTerms(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))
-
-
-@torch.no_grad()
 def encode_pieces(
     model: UNet, byte_ids: Tensor, *, piece: int = PIECE, target_rate: Any = None, progress: Progress | None = None
 ) -> Iterator[Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
@@ -12,7 +14,32 @@ from rltok_rl.data import local_prose
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss
 
+from ..models.test_gemma_parity import NORMS
+
 pytest.importorskip("transformers", reason="needs the test extra (transformers)")
+
+
+@torch.no_grad()
+def copy_weights(model: UNet, plain: PlainUNet) -> None:
+    plain.embedding.weight.copy_(model.embedding.weight)
+    stacks: Any = (model.encoder, model.token_layers, model.decoder)
+    for mine, theirs in zip((plain.encoder, plain.tokens, plain.decoder), stacks, strict=True):
+        for layer, one in zip(mine, theirs, strict=True):
+            attention, mlp = layer.self_attn, layer.mlp
+            split = one.attention.query_key_value.weight.chunk(3)
+            for part, weight in zip((attention.q_proj, attention.k_proj, attention.v_proj), split, strict=True):
+                part.weight.copy_(weight)
+            attention.o_proj.weight.copy_(one.attention.out.weight)
+            for part, weight in zip((mlp.gate_proj, mlp.up_proj), one.mlp.gate_up.weight.chunk(2), strict=True):
+                part.weight.copy_(weight)
+            mlp.down_proj.weight.copy_(one.mlp.down.weight)
+            for ours, name in NORMS.items():
+                getattr(layer, name).weight.copy_(getattr(one, ours).weight)
+    plain.encoder_norm.weight.copy_(model.encoder_norm.weight)
+    plain.decoder_norm.weight.copy_(model.decoder_norm.weight)
+    plain.boundary.weight.copy_(model.boundary_head.projection.weight)
+    plain.early_head.weight.copy_(model.early_head.projection.weight)
+    plain.final_head.weight.copy_(model.final_head.projection.weight)
 
 
 @pytest.mark.parametrize("cap", [None, 50.0])
@@ -22,7 +49,7 @@ def test_the_plain_step_is_ours(cap):
     model, plain = UNet(config).train(), PlainUNet(config).train()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.15)
-    plain.copy_weights(model)
+    copy_weights(model, plain)
     env = ByteBoundaryEnv(model, local_prose(), num_steps=100, batch_size=(3,), seed=0)
     uniforms = torch.rand(3, 100)
     rollout = env.parallel_rollout(LearnedBoundaryActor(model), uniforms=uniforms)

@@ -18,8 +18,8 @@ from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 from rltok_rl import UNet, preset
 from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.evaluation.detail import read_detail
-from rltok_rl.viz.viewer.content import unpack_numbers
 
+from ..viz.test_viewer import unpack_numbers
 from .conftest import save_ruled
 
 TEXT = "To be, or not to be,\nthat is the question: é €"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rltok_rl.viz.viewer import Segmented, Snapshot, TextView, is_viewer_page, viewer_page
-from rltok_rl.viz.viewer.content import MISSING, pack_bits, pack_numbers, unpack_numbers
+from rltok_rl.viz.viewer.content import MISSING, pack_bits, pack_numbers
 from rltok_rl.viz.viewer.page import SCRIPTS, script_json
 
 from ..layout import ROOT
@@ -132,6 +132,13 @@ def test_text_is_readable_on_every_colour(elements):
         for pair in [*pairs, ("pale", "paper"), ("pale", "surface"), ("accent", "paper")]:
             dark, light = sorted(luminance(colours[name]) for name in pair)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (pair, theme)
+
+
+def unpack_numbers(numbers: dict) -> np.ndarray:
+    """Decode :func:`pack_numbers`, as the page's script does."""
+    codes = np.frombuffer(base64.b64decode(numbers["data"]), dtype="<u2")
+    step = (numbers["high"] - numbers["low"]) / (MISSING - 1)
+    return np.where(codes == MISSING, np.nan, numbers["low"] + step * codes)
 
 
 def test_numbers_and_bits_come_back():

@@ -19,7 +19,6 @@ METRICS = ("bits_per_byte", "early_bits_per_byte", "rate", "bytes_per_token", "t
 """Metrics of a whole snapshot."""
 MISSING = 65_535
 """The code of a missing number."""
-_LAST = MISSING - 1
 
 
 @dataclass(frozen=True)
@@ -92,14 +91,8 @@ def pack_numbers(values: Sequence[float] | np.ndarray) -> dict[str, Any] | None:
         raise ValueError(f"values must be finite numbers or NaN, got {exact[np.isinf(exact)][0]}")
     low, high = float(exact[known].min()), float(exact[known].max())
     codes = np.full(len(exact), MISSING, dtype="<u2")
-    codes[known] = np.rint((exact[known] - low) / ((high - low) or 1.0) * _LAST)
+    codes[known] = np.rint((exact[known] - low) / ((high - low) or 1.0) * (MISSING - 1))
     return {"low": low, "high": high, "data": _base64(codes.tobytes())}
-
-
-def unpack_numbers(numbers: Mapping[str, Any]) -> np.ndarray:
-    """Decode :func:`pack_numbers`, as the page's script does."""
-    codes = np.frombuffer(base64.b64decode(numbers["data"]), dtype="<u2")
-    return np.where(codes == MISSING, np.nan, numbers["low"] + (numbers["high"] - numbers["low"]) * codes / _LAST)
 
 
 def _packed_snapshot(snapshot: Snapshot, size: int) -> dict[str, Any]:

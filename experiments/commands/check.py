@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from rltok_rl.experiments.commands.parsers import command
-from rltok_rl.experiments.runs.folder import find_model_damage, read_run
+from rltok_rl.experiments.runs.folder import find_misfit, find_model_damage, read_run
 from rltok_rl.experiments.runs.saved_options import read_options
 
 from rltok_rl.models import UNet
@@ -38,7 +38,7 @@ def find_problems(folder: Path) -> list[str]:
             damage = find_damage(path)
         except ValueError as error:
             damage = str(error)
-        problems += [damage] if damage else find_lost(path).values()
+        problems += [damage] if damage else [*find_lost(path).values(), *filter(None, [find_misfit(run, path)])]
     problems += [f"{path} was left by a process that was killed" for path in _leftovers(folder)]
     if run.summary is not None and (checkpoints or (folder / "model").exists()):  # published runs leave models out
         try:

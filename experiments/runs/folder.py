@@ -35,9 +35,10 @@ from rltok_rl.foreign import (
 )
 from rltok_rl.models import UNet, UNetConfig
 from rltok_rl.models.weights import WEIGHTS, build_empty, fill
-from rltok_rl.training.checkpoint import load_checkpoint
+from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, part_of
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import read_lines, read_table
+from rltok_rl.training.sharding import check_moments, check_weights
 from rltok_rl.viz.run_figures import flops_key
 
 MODEL_HASH = "model_sha256"
@@ -278,23 +279,43 @@ def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = Fa
     executed; without, it is an error.
     """
     run = read_run(path.resolve().parent.parent)
-    names = {field.name for field in fields(UNetConfig)}
-    sizes = {name: value for name, value in run.model.items() if name in names}
-    if sizes.get("target_rate") is None:  # the segmenter has none
-        sizes.pop("target_rate", None)
     state: dict[str, Any] = load_checkpoint(path)[1]
-    where = str(run.path / "model.json")
     try:
-        config, weights = UNetConfig.from_dict(sizes), dict(state["model"])
-        num_bytes = sum(x.nbytes for x in weights.values())
+        weights = dict(state["model"])
+        config, num_bytes = _model_config(run), sum(x.nbytes for x in weights.values())
         drawn = None if state.get("segmenter") is None else dict(state["segmenter"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
+        where = run.path / "model.json"
         raise ValueError(f"{where} and {path} must be of a U-Net, but cannot be used: {error}") from None
-    build_empty(UNet, config, where, num_tensors=len(weights), num_bytes=num_bytes)
+    build_empty(UNet, config, str(run.path / "model.json"), num_tensors=len(weights), num_bytes=num_bytes)
     model = UNet(config)
     fill(model, weights, path, "model.json", assign=False)
     model = model.to(device).eval()
     return model, _segmenter(run, model, drawn, trust_code)
+
+
+def find_misfit(run: RunFolder, path: Path) -> str | None:
+    """Name the weights and moments that the state of an intact checkpoint lacks; None if it can be resumed."""
+    try:
+        state = load_checkpoint(path)[1]
+        with part_of(state, "model") as weights:
+            num_bytes, where = sum(x.nbytes for x in weights.values()), str(run.path / "model.json")
+            if run.model:  # without it, nothing says what the weights must be
+                empty = build_empty(UNet, _model_config(run), where, num_tensors=len(weights), num_bytes=num_bytes)
+                check_weights(empty.state_dict(), weights)
+        with part_of(state, "optimizer") as moments:
+            check_moments(moments)
+    except (CheckpointError, ValueError) as error:
+        return f"{path} cannot be resumed: {error}"
+    return None
+
+
+def _model_config(run: RunFolder) -> UNetConfig:
+    names = {field.name for field in fields(UNetConfig)}
+    sizes = {name: value for name, value in run.model.items() if name in names}
+    if sizes.get("target_rate") is None:  # the segmenter has none
+        sizes.pop("target_rate", None)
+    return UNetConfig.from_dict(sizes)
 
 
 def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_code: bool) -> Segmenter | None:

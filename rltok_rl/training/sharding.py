@@ -99,14 +99,32 @@ def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
     torch's ``get_optimizer_state_dict`` is not used: before the first update it would make an optimizer step.
     """
     moments = tree_map_only(DTensor, DTensor.full_tensor, optimizer.state_dict())
+    moments["without_moments"] = _without_moments(moments)
     return {"model": get_model_state_dict(model, options=_WHOLE), "optimizer": moments}
+
+
+def _without_moments(state: Mapping[str, Any]) -> list[int]:
+    """Return the parameters of an optimizer's state that have no moments: they have never had a gradient."""
+    return [n for group in state["param_groups"] for n in group["params"] if n not in state["state"]]
+
+
+def check_moments(state: Mapping[str, Any]) -> None:
+    """Require the moments that an optimizer's state had when it was saved; earlier versions have not recorded them."""
+    lacking = _without_moments(state)
+    if lost := sorted({*lacking} - {*state.get("without_moments", lacking)}):
+        raise ValueError(f"parameters {lost} have lost their moments")
+
+
+def check_weights(expected: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """Require the names, shapes and kinds of the expected weights."""
+    if problems := _misfits(expected, weights):
+        raise ValueError("; ".join(problems))
 
 
 def load_weights(model: nn.Module, weights: dict[str, Any]) -> None:
     """Load whole weights, which must be those of ``model``, sharding them as its parameters are."""
     # torch keeps the weights that a state lacks, or asks for a process group.
-    if problems := _misfits(get_model_state_dict(model), weights):
-        raise ValueError("; ".join(problems))
+    check_weights(get_model_state_dict(model), weights)
     set_model_state_dict(model, dict(weights), options=_WHOLE)  # it replaces tensors by shards
 
 
@@ -129,6 +147,7 @@ def _describe(value: Any) -> str:
 
 def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load a state with whole moments, which must be those of the optimizer's parameters, sharding them alike."""
+    check_moments(state)
     parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
     for group, given in zip(optimizer.param_groups, state["param_groups"], strict=False):  # torch counts them
         if missing := sorted(_OF_GROUPS & {*group} - {*given}):

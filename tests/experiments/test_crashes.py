@@ -54,11 +54,12 @@ class Stepper(SimpleNamespace):
     done = property(lambda self: self.updates == UPDATES)
 
     def state_dict(self) -> dict:
-        return {"model": {"x": torch.full((3,), float(self.updates))}, "updates": self.updates}
+        parts = {"model": self.model.state_dict(), "optimizer": {"state": {}, "param_groups": []}}
+        return {**parts, "x": torch.full((3,), float(self.updates)), "updates": self.updates}
 
     def load_state_dict(self, state: dict) -> None:
         self.updates = state["updates"]
-        assert (state["model"]["x"] == self.updates).all()
+        assert (state["x"] == self.updates).all()
 
     def run(self, after_update, *, fetch_when) -> None:
         while not self.done:
@@ -118,7 +119,7 @@ def begin(folder: Path, config: TrainConfig) -> dict[str, bytes]:
     """Resume up to the first update, as a run does; returns its logs, without empty ones."""
     resuming, _, state = last_state(config, TEXTS)
     update = 0 if state is None else state["updates"]
-    assert state is None or (state["model"]["x"] == update).all()
+    assert state is None or (state["x"] == update).all()
     logs = (MetricsTable(folder / LOGS[0], resume_after=update if resuming else None),)
     logs += tuple(UpdateLog(folder / name, resume_after=update if resuming else None) for name in LOGS[1:])
     read_starts(folder / "environment.json")

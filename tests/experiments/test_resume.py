@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rltok_rl.experiments.commands.check import find_problems
 from rltok_rl.experiments.reports.run_report import trained_table
 from rltok_rl.experiments.runs import build
 from rltok_rl.experiments.runs import run as runs
@@ -180,19 +181,35 @@ def test_another_configuration_is_not_resumed(learned_run):
         (
             lambda state: state["model"].pop("embedding.weight"),
             "cannot be resumed: model .*embedding.weight is missing",
+            True,
         ),
-        (lambda state: state["loss"].pop("coeff_policy"), 'cannot be resumed: loss .*"coeff_policy"'),
-        (lambda state: state.update(boundaries=None), "cannot be resumed: boundaries of the state"),
-        (lambda state: state.update(bytes_done=5), "bytes_done .* must be 1,280 after 10 updates of 128 bytes, got 5"),
-        (lambda state: state.update(updates=9), "must hold the state after update 10, got updates=9"),
+        (lambda state: state["model"].clear(), "cannot be resumed: model .*", True),
+        (lambda state: state.pop("optimizer"), "cannot be resumed: .* got one without 'optimizer'", True),
+        (
+            lambda state: state["optimizer"]["state"].pop(5),
+            r"cannot be resumed: optimizer .* \[5\] have lost their moments",
+            True,
+        ),
+        (lambda state: state["loss"].pop("coeff_policy"), 'cannot be resumed: loss .*"coeff_policy"', False),
+        (lambda state: state.update(boundaries=None), "cannot be resumed: boundaries of the state", False),
+        (
+            lambda state: state.update(bytes_done=5),
+            "bytes_done .* must be 1,280 after 10 updates of 128 bytes, got 5",
+            False,
+        ),
+        (lambda state: state.update(updates=9), "must hold the state after update 10, got updates=9", False),
     ]
 )
 def test_checkpoint_that_does_not_fit_is_named(case, whole, tmp_path):
-    change, words = case
+    """By ``rltok check`` too if weights or moments are missing."""
+    change, words, found = case
     folder = copied(whole, tmp_path / str(hash(words)), "summary.json", "model")
     state = load_checkpoint(folder / "checkpoints")[1]
     change(state)
+    assert find_problems(folder) == []
     path = save_checkpoint(folder / "checkpoints", 10, state, files=LOGS)
+    problems = find_problems(folder)
+    assert len(problems) == found and all(re.match(f"{path} {words}", problem) for problem in problems)
     before = files(folder)
     with pytest.raises(ValueError, match=words) as refused:
         run(configured(*LONGER, f"out={folder}"), "")

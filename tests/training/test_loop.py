@@ -261,6 +261,11 @@ MISFITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {  # what is c
         lambda state: state["optimizer"]["state"][0].update(exp_avg=OTHER),
         "exp_avg of parameter 0",
     ),
+    "no moments": (lambda state: state["optimizer"]["state"].clear(), r"optimizer .*parameters \[0, 1, .* moments"),
+    "no moments of a parameter": (
+        lambda state: state["optimizer"]["state"].pop(3),
+        r"optimizer .*parameters \[3\] have lost their moments",
+    ),
     "moments of no parameter": (lambda state: state["optimizer"]["state"].update({999: {}}), "parameter 999 has"),
     "no betas": (lambda state: state["optimizer"]["param_groups"][0].pop("betas"), "optimizer .*has no betas"),
     "fewer groups": (lambda state: state["optimizer"]["param_groups"].pop(), "optimizer .*groups"),

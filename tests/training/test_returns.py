@@ -28,7 +28,7 @@ KINDS = {
     "one batch": {},
     "micro-batches": {"micro_batches": 2},
     "epochs": {"ppo": True, "policy_epochs": 2},
-    "language": {"source": Recall()},
+    "language": {"source": Recall(), "micro_batches": 2},
 }
 
 
@@ -48,7 +48,8 @@ def test_returns_of_an_update_are_those_of_its_rollouts(kind, monkeypatch):
     assert metrics["return"] == pytest.approx(returns.mean().item(), rel=1e-4)
     assert ("share" in metrics) is (kind == "language")
     if kind == "language":
-        share = trainer.language.share_captured(*read_bytes(rollouts[0]))
+        byte_ids, log_prob = map(torch.cat, zip(*map(read_bytes, rollouts), strict=True))
+        share = trainer.language.share_captured(byte_ids, log_prob)
         assert metrics["share"] == pytest.approx(share, rel=1e-12)
 
 

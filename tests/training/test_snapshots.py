@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean, stdev
 
 import pytest
 import torch
-from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
+from rltok_rl.agents import LearnedBoundaryActor, RandomActor, UniformActor, WhitespaceActor
 from rltok_rl.agents.segmenters import SegmenterActor, make_segmenter, read_window
+from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.data.languages import Recall
@@ -153,6 +155,34 @@ def test_held_out_metrics_are_means_over_all_bytes(monkeypatch):
     other = 2 * both["held_out_bits_per_byte"] - one["held_out_bits_per_byte"]
     spread = abs(one["held_out_bits_per_byte"] - other) / math.sqrt(2)
     assert both["held_out_standard_error"] == pytest.approx(spread / math.sqrt(2), rel=1e-6)
+
+
+@each(marks=[0, 1])
+def test_held_out_metrics_are_their_definitions(marks):
+    """Means over batches, and standard errors of these means, of rollouts that are drawn again."""
+    model = UNet(preset("tiny", width=16, begin_of_text=bool(marks), num_special=marks)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    language = Recall()
+    snapshot = snapshots(held=language, language=language, batches=3)
+    metrics = snapshot.evaluate(model)
+    env = ByteBoundaryEnv(model, language, num_steps=24, batch_size=(4,), seed=snapshot.seed)
+    actor, generator = LearnedBoundaryActor(model), torch.Generator().manual_seed(snapshot.seed)
+    columns: dict[str, list[float]] = {"bits_per_byte": [], "early_bits_per_byte": [], "rate": [], "share": []}
+    for _ in range(3):
+        rollout = env.parallel_rollout(actor, generator=generator)
+        byte_ids = torch.cat((rollout["byte"], rollout["next", "byte"][:, -1:]), 1)[:, marks:]
+        log_prob = rollout["next", "final_log_prob"].squeeze(-1)
+        columns["bits_per_byte"].append(-log_prob.mean().item() / math.log(2))
+        columns["early_bits_per_byte"].append(-rollout["next", "early_log_prob"].mean().item() / math.log(2))
+        columns["rate"].append(rollout["action"].float().mean().item())
+        columns["share"].append(language.share_captured(byte_ids, log_prob[:, marks:]))
+    for name, values in columns.items():
+        assert metrics[f"held_out_{name}"] == pytest.approx(fmean(values), rel=1e-4), name
+    for name, end in (("bits_per_byte", "standard_error"), ("share", "share_standard_error")):
+        error = stdev(columns[name]) / math.sqrt(3)
+        assert metrics[f"held_out_{end}"] == pytest.approx(error, rel=1e-2), name
 
 
 def test_short_document_is_sampled_without_padding():

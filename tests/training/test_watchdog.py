@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from .processes import spawn
 
 SECONDS = 1.5
 ALL_REDUCE = "torch/distributed/distributed_c10d.py all_reduce, line 1"
+MEET = "rltok_rl/training/distributed.py meet, line 1"
 
 
 def hang(processes: Processes, folder: Path) -> None:
@@ -109,6 +111,7 @@ def test_rank_without_a_sign_of_life_is_named(frame, monkeypatch):
             [],
             True,
         ),
+        (["socket.py recv, line 1"], ["site-packages/huggingface_hub/file_download.py get, line 1"], True),
         ([ALL_REDUCE], [], False),
         (["torch/_ops.py __call__, line 1", "torch/distributed/_functional_collectives.py wait, line 1"], [], False),
         (["rltok_rl/training/metrics.py fetch, line 1"], [], False),
@@ -120,11 +123,40 @@ def test_idle_is_who_neither_computes_nor_waits_nor_compiles(stack, monkeypatch)
     main, others, idle = stack
     monkeypatch.setattr(watchdog, "_frames", lambda: (main, main + others))
     monkeypatch.setattr(watchdog.time, "process_time", lambda: 7.0)
+    monkeypatch.setattr(Watchdog, "_any_thread_moves", lambda self: False)
     dog = Watchdog(dist.HashStore(), 0, 1, SECONDS)
     for _ in range(3):
         dog.look()
-    assert (int(dog.store.get("0").split()[1]) > 0) is idle
+    _, for_looks, still = map(int, dog.store.get("0").split()[:3])
+    assert (for_looks > 0) is idle and (still > 0) is (idle and others == []), "a library may wait for its own timeout"
     monkeypatch.undo()
+
+
+@each(case=[("computes", None), ("receives data", 4), ("does nothing", 3)])
+def test_idle_rank_hangs_in_a_collective_and_a_still_one_outside_too(case, monkeypatch):
+    """Rank 1 is waited for in one and then outside; each wait of rank 0 counts from its beginning."""
+    activity, hanging_stage = case
+    seconds = count(step=1.0 if activity == "computes" else 0.0)
+    monkeypatch.setattr(watchdog.time, "process_time", lambda: next(seconds))
+    monkeypatch.setattr(Watchdog, "_any_thread_moves", lambda self: activity != "does nothing")
+    store = dist.HashStore()
+    dogs = [Watchdog(store, rank, 2, SECONDS) for rank in (0, 1)]
+    verdicts = []
+    for stage, (frame, looks) in enumerate(((ALL_REDUCE, 9), (MEET, 9), (ALL_REDUCE, 9), (MEET, 12), (ALL_REDUCE, 12))):
+        for rank in (1, 0) * looks:
+            stack = [frame] if rank == 0 else ["time.py sleep, line 1"]
+            monkeypatch.setattr(watchdog, "_frames", lambda stack=stack: (stack, stack))
+            verdicts += [(stage, verdict)] if (verdict := dogs[rank].look()) else []
+    assert [stage for stage, _ in verdicts] == ([] if hanging_stage is None else [hanging_stage])
+    for _, verdict in verdicts:
+        assert verdict.startswith("rank 1 of 2 hangs") and "has computed nothing, in time.py sleep" in verdict
+    monkeypatch.undo()
+
+
+def test_nobody_watches_after_the_block():
+    with Processes(store=dist.HashStore(), hang_seconds=60.0):
+        assert "watchdog" in [thread.name for thread in threading.enumerate()]
+    assert "watchdog" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_functions_in_the_stacks_exist():

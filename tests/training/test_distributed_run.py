@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +18,16 @@ import torch.distributed as dist
 from rltok_rl.experiments import train
 from rltok_rl.experiments.runs.record import Recorder
 
+from rltok_rl.objectives import JointLoss
 from rltok_rl.training import distributed
 from rltok_rl.training.checkpoint import list_checkpoints
 from rltok_rl.training.distributed import TIMEOUT, Processes, fresh_store, init_processes
+from rltok_rl.training.sharding import check_parallel
 
 from ..each import each
 from ..experiments.configured import QUICK, configured
 from ..forked import Forked
+from .processes import make
 
 UPDATES = 40
 OPTIONS = [*QUICK[1:], f"optim.total_bytes={UPDATES * 128}", "checkpoint_every=4", "compute.threads=1"]
@@ -207,8 +211,48 @@ def test_gpus_have_a_backend_for_tensors_on_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(dist, "rendezvous", lambda url: iter([(store, 0, 2)]))
-    monkeypatch.setattr(distributed, "fresh_store", lambda store, *_: store)
+    waited: list[tuple] = []
+    monkeypatch.setattr(distributed, "fresh_store", lambda store, *rest: waited.append(rest) or store)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: asked.update(backend=backend, **options))
     for device, backend in (("cuda", "cpu:gloo,cuda:nccl"), ("cpu", "gloo")):
         assert init_processes(device).store is not None
         assert asked["backend"] == backend and asked["timeout"] == TIMEOUT
+        soon = timedelta(seconds=7)
+        assert init_processes(device, timeout=soon, hang_seconds=3.0).hang_seconds == 3.0
+        assert asked["timeout"] == waited[-1][-1] == soon
+
+
+def test_only_ranks_that_lost_another_wait_for_its_error(monkeypatch):
+    """Torchrun prints the first error: that of the rank that failed, and not that of a lost connection."""
+    slept, recorded = [], []
+    monkeypatch.setattr(distributed.time, "sleep", slept.append)
+    monkeypatch.setattr(
+        distributed, "get_error_handler", lambda: SimpleNamespace(record_exception=lambda error: recorded.append(error))
+    )
+    for error, waits in (
+        (RuntimeError("[../gloo/transport] Connection closed by peer"), True),
+        (RuntimeError("NCCL communicator was aborted"), True),
+        (RuntimeError("no room"), False),
+        (ValueError("peer must be positive"), False),
+    ):
+        slept.clear()
+        with pytest.raises(type(error)), Processes(1, 2, group=object()):
+            raise error
+        assert bool(slept) is waits and recorded[-1] is error
+
+
+def test_statistics_of_one_rank_and_parts_that_are_not_sharded_are_refused():
+    model, critic = make().model, make(estimator="critic_advantage").loss
+    several = Processes(1, 2, group=object())
+    loss, alone = (JointLoss.paper(target_rate=0.2, process_group=group) for group in (several.group, None))
+    check_parallel(model, loss, None, "fsdp", several), check_parallel(model, alone, None, "none", Processes())
+    loss.terms["policy"]._value_estimator.process_group = None
+    for case, message in (
+        ((loss, None, "ddp"), "process_group of ReturnEstimator in term 'policy' must be that of the processes"),
+        ((alone, None, "ddp"), "process_group of LanguageModelLoss in term 'language_model' must be that of"),
+        ((critic, None, "fsdp"), "must be 'ddp' with a critic, which is not sharded"),
+        ((loss, model, "fsdp"), "must be 'none' or 'ddp' with a segmenter, which is not sharded, got 'fsdp'"),
+        ((loss, None, "none"), "strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_parallel(model, *case, several)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rltok_rl.models import UNet
 from rltok_rl.objectives import LocalFlips
+from rltok_rl.training import TrainingStep
 
 from ..each import each
 from ..training.processes import PROSE, ROWS, UPDATE, make
@@ -101,6 +102,11 @@ def test_a_decision_is_flipped_as_often_as_its_weight_says(length):
 @each(options=[{}, {"micro_batches": 2}, {"micro_batches": 2, "ppo": True, "policy_epochs": 2}])
 def test_training_step_runs_a_micro_batch_per_pass_in_its_precision(options):
     trainer = make(estimator="local_flips", precision="bfloat16", **options)
+    flips = trainer.loss.terms["policy"]._value_estimator
+    for given, used in ((3, 3), (ROWS + 1, ROWS), (None, ROWS)):
+        flips.rows_per_pass = given
+        TrainingStep(trainer.env, trainer.loss, precision=torch.bfloat16)
+        assert flips.rows_per_pass == used
     rows: list[int] = []
     kinds: set[torch.dtype] = set()
     final, down = trainer.model.final_log_prob, trainer.model.decoder[0].mlp.down

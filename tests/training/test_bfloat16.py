@@ -60,8 +60,12 @@ def test_types_in_an_update():
     rollout = make_estimator("discounted_return", gamma=0.9, baseline="batch_mean")(rollout)
     wide += [rollout[key] for key in ("logits", "action_log_prob", "entropy", "encoder_state", "advantage")]
     wide += [rollout["value_target"], *(rollout["next", key] for key in ("final_log_prob", "early_log_prob", "reward"))]
-    trainer = make(updates=1, precision="bfloat16")
+    trainer = make(updates=1, precision="bfloat16", ppo=True, policy_epochs=2, micro_batches=2)
+    passes: list[Tensor] = []
+    trainer.model.encoder[0].mlp.down.register_forward_hook(lambda _, inputs, out: passes.append(out))
     trainer.update()
+    assert len(passes) > 2 * 2, "further epochs run the encoder again"
+    products += passes
     parameters = list(trainer.model.parameters())
     wide += [*parameters, *(p.grad for p in parameters if p.grad is not None)]
     assert {x.dtype for x in wide} == {torch.float32} and {x.dtype for x in products} == {torch.bfloat16}

@@ -18,10 +18,13 @@ from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, TextSourc
 from rltok_rl.data.languages import Recall
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import matrix_parameters
+from rltok_rl.models.tokens import Packing
 from rltok_rl.objectives import JointLoss, LanguageModelLoss, SecondLevelLoss
 from rltok_rl.training import Alarms, LoopOptions, Trainer, TrainingFailed, loop
-from rltok_rl.training.checkpoint import load_checkpoint, save_checkpoint
+from rltok_rl.training.checkpoint import load_checkpoint, part_of, save_checkpoint
+from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import cosine_schedule, make_optimizer
+from rltok_rl.training.sharding import load_moments
 from rltok_rl.training.training_step import rollout_rates
 
 from ..each import each
@@ -127,8 +130,8 @@ def test_schedule_read_at_the_start_of_updates_is_that_of_torch():
     assert rates == pytest.approx(expected) and rates[0] == pytest.approx(0.1)
 
 
-def test_padding_is_counted_by_the_longest_row():
-    """Four of eight bytes end tokens, three of them in one row: padded to its length, six would."""
+def test_padding_is_counted_by_the_longest_row_or_the_room():
+    """Four of eight bytes end tokens, three of them in one row: padded to its length, six would; packed, four."""
     action = torch.tensor([[False, True, True, False], [False, False, False, False]])
     forced = torch.tensor([[True, False, False, False], [True, False, False, False]])
     rollout = TensorDict({"action": action, "forced": forced}, batch_size=[2, 4])
@@ -137,6 +140,13 @@ def test_padding_is_counted_by_the_longest_row():
     rollout["next", "second_boundary"] = torch.tensor([[True, True, False, False], [True, False, False, False]])
     second = {"second_rate": 3 / 4, "padded_second_rate": 2 / 3}  # per token, padded to two of three
     assert rollout_rates(rollout) == pytest.approx({**rates, **second})
+    room = Packing(bucketed=False, tokens=0.6, second=0.4)  # 4.8 and 2.8 places, rounded up, and one for each row
+    for layout, padded, padded_second in (("packed", 4 / 8, 3 / 4), (room, 7 / 8, 5 / 7)):
+        packed = {"padded_rate": padded, "padded_second_rate": padded_second}
+        assert rollout_rates(rollout, layout) == pytest.approx({**rates, **second, **packed})
+    action = torch.arange(10)[None] < 7  # in float32, 10 times 0.7 is less than 7
+    rollout = TensorDict({"action": action, "forced": action}, batch_size=[1, 10])
+    assert rollout_rates(rollout, "packed")["padded_rate"] == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(("second_level", "micro_batches"), [(False, 2), (True, 1), (True, 2)])
@@ -220,6 +230,7 @@ def test_a_loaded_state_is_the_state(case):
     """Every entry, in a trainer that was made with another seed and has gone another way."""
     first, second = make(**case, updates=3), make(**case, updates=3, seed=5)
     metrics_of(first, 2)
+    assert (first.generator.initial_seed(), second.generator.initial_seed()) == (0, 5)
     metrics_of(second, 1)
     first.room.warnings = ["noted"]
     state = copy.deepcopy(first.state_dict())
@@ -300,6 +311,23 @@ def test_a_part_that_does_not_fit_is_named_in_one_sentence(name, trained_once):
     assert "\n" not in str(refused.value)
 
 
+def test_groups_of_a_state_have_all_options():
+    """Otherwise torch would keep going with its defaults, or the schedule without the factor."""
+    model = UNet(preset("tiny", width=16))
+    optimizer = make_optimizer(model, LoopOptions(total_bytes=9, stage_factors=(2.0, 1.0)), model=model)
+    for name in ("betas", "eps", "weight_decay", "lr_factor"):
+        state = copy.deepcopy(optimizer.state_dict())
+        del state["param_groups"][1][name]
+        with pytest.raises(ValueError, match=f"a group of parameters has no {name}"):
+            load_moments(optimizer, state)
+
+
+def test_lack_of_memory_is_no_misfit():
+    """A caller may free some and load again."""
+    with pytest.raises(torch.OutOfMemoryError), part_of({"model": {}}, "model"):
+        raise torch.OutOfMemoryError
+
+
 def test_the_gradient_is_clipped_to_its_largest_norm():
     for clip in (0.05, 0.5, math.inf):
         trainer = make(clip_norm=clip)
@@ -344,6 +372,11 @@ def test_the_length_of_a_run_is_foreseen():
         way = limited.total_flops_done / (share * cost)
         assert limited.way == pytest.approx(way) and limited.done == (share < 1)
         assert limited.expected_bytes == max(UPDATE, round(UPDATE / way))
+    limited, seen = make(updates=9, total_flops=3 * cost, figures_every=5), []
+    limited.advance()
+    assert limited.way > 0.2, "the next update's learning rate depends on it"
+    limited.run(lambda metrics: seen.append(limited.updates))
+    assert seen[:3] == [2, 2, 3], "metrics are fetched after each update"
 
 
 def test_language_of_repeated_texts_is_known():
@@ -378,12 +411,17 @@ def test_thresholds_follow_the_model_after_few_updates_often_and_at_the_end(monk
 
 
 def test_weights_that_are_not_finite_are_in_no_state():
-    """An update with a finite loss may leave them; the error names the parameter."""
-    trainer = make()
+    """An update with a finite loss may leave them, also in a critic; the error names the parameter."""
+    trainer = make(**CRITIC)
     trainer.update()
-    trainer.model.embedding.weight.data[7, 0] = math.inf
-    with pytest.raises(TrainingFailed, match=r"weights must be finite, .*embedding.weight after update 1: lower the"):
-        trainer.state_dict()
+    critic = next(trainer.loss.terms["policy"].critic_network.parameters())
+    for weight, name in ((trainer.model.embedding.weight, "embedding.weight"), (critic, "critic_network")):
+        before = weight.detach().clone()
+        weight.data.view(-1)[7] = math.inf
+        with pytest.raises(TrainingFailed, match=rf"weights must be finite, .*{name}.* after update 1: lower the"):
+            trainer.state_dict()
+        weight.data.copy_(before)
+    trainer.state_dict()
 
 
 def test_weight_decay_spares_norms_and_the_embedding():
@@ -417,6 +455,8 @@ REFUSALS = [
         lambda: make_optimizer(UNet(preset("tiny")), LoopOptions(total_bytes=9, stage_factors=(1.0, 1.0))),
         "model must be given with stage_factors, got None",
     ),
+    (lambda: LoopOptions(total_bytes=9, betas=(0.9, 1.0)), r"betas must lie in \[0, 1\), got 1.0"),
+    (lambda: Processes().share(0), "num_rows counts the rows of all processes and must be a multiple .* got 0"),
     (lambda: LoopOptions(total_bytes=9, lr=0.0), "lr must be positive and finite, got 0.0"),
     (lambda: LoopOptions(total_bytes=9, precision="half"), r"one of \['float32', 'bfloat16'\], got 'half'"),
     (lambda: LoopOptions(total_bytes=9, warm_up_bytes=9), r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),
@@ -425,6 +465,7 @@ REFUSALS = [
     (lambda: LoopOptions(total_bytes=9, decayed="some"), r"decayed must be one of \['matrices', 'all'\], got 'some'"),
     (lambda: LoopOptions(total_bytes=9, lr_at="mid"), r"lr_at must be one of \['end', 'start'\], got 'mid'"),
     (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0,)), "stage_factors must be two or three positive numbers"),
+    (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0, 0.0)), "stage_factors must be two or three positive"),
     (lambda: make(policy_epochs=2), "policy_epochs=2 needs a term 'policy' that weighs decisions"),
     (lambda: make().step.accumulate(0), "micro_batches must be an integer of at least 1, got 0"),
 ]

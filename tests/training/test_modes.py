@@ -9,6 +9,7 @@ import torch
 from rltok_rl.agents import BoundaryCritic, EncodingBoundaryActor, RandomActor, RolloutPolicy, UniformActor
 from rltok_rl.envs import ByteBoundaryEnv
 
+from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
@@ -88,6 +89,22 @@ def test_epochs_train_encoder_and_policy_on_the_stored_batch(micro_batches):
     assert_close(ours, gradients(model))
 
 
+def test_epochs_score_rows_of_several_texts_in_any_micro_batch():
+    """The first micro-batch has two texts in a row, the second one: both are scored as they were drawn."""
+    trainer = make_trainer(joint(clipped()), policy_epochs=2, micro_batches=2)
+    texts = [TextSource([TEXT[i : i + 10] for i in range(20)], short_documents="whole"), trainer.env.source]
+    draw, whole = trainer.step.draw, []
+
+    def draw_next(**options):
+        trainer.env.source = texts[len(whole)]
+        rollout = draw(**options)
+        whole.append(trainer.env.whole_rows)
+        return rollout
+
+    trainer.step.draw = draw_next
+    assert trainer.update()["kl_approx"] != 0 and whole == [False, True]
+
+
 @both
 def test_advantages_are_made_once_per_batch(micro_batches):
     """An estimator with a memory would otherwise count a batch as often as it is trained on."""
@@ -107,7 +124,11 @@ def test_warm_start_rewards_the_policys_own_entropy():
 
 
 def test_epochs_move_the_policy_and_report_how_far():
-    once, again = [make_trainer(joint(clipped()), policy_epochs=n, lr=1e-2).update() for n in (1, 4)]
+    trainers = [make_trainer(joint(clipped()), policy_epochs=n, lr=1e-2) for n in (1, 4)]
+    once, again = [trainer.update() for trainer in trainers]
+    for trainer, all_losses in zip(trainers, (True, False), strict=True):  # gradients of the last epoch alone
+        assert ("token_layers.0.attention.query_key_value.weight" in gradients(trainer.model)) is all_losses
+        assert "boundary_head.projection.weight" in gradients(trainer.model)
     assert abs(once["kl_approx"]) < 1e-7 and once["ESS"] == pytest.approx(1.0)
     assert abs(again["kl_approx"]) > 1e-6 and again["ESS"] < 1.0
 

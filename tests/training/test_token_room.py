@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torchrl.envs import RewardScaling, TransformedEnv
 
 from rltok_rl.models.tokens import Packing, token_layout, watch_room
 from rltok_rl.training import Trainer
@@ -98,6 +99,11 @@ def test_every_room_grows_with_its_margin_and_comes_back():
     assert all(part.layout.tokens >= 1 and part.layout.second >= 1 for part in trainer.room._parts)
     with pytest.raises(RuntimeError, match="room for a token per byte must suffice, got 3 times as many"):
         trainer.room.grow(3.0)
+    wrapped = TransformedEnv(other.env, RewardScaling(0.0, 2.0))
+    for one in other.room._parts:
+        one.layout = replace(one.layout, tokens=0.1)
+    TokenRoom(wrapped, other.step).grow(2.0)
+    assert other.env.layout.tokens == pytest.approx(0.25), "the environment inside of transforms reads it"
     needs = [torch.tensor(0.0), torch.tensor(2.5), torch.tensor(1.5)]
     assert float(largest_need(needs, None)) == 2.5
 

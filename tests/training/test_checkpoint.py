@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,11 @@ def test_the_newest_intact_checkpoint_is_offered(tmp_path):
     renamed = paths[3].rename(tmp_path / "update-00002000")
     assert find_damage(renamed) == f"{renamed / 'manifest.json'} belongs to update 1000"
     assert find_damage(paths[2]) is None
+    shutil.rmtree(paths[2])
+    save_checkpoint(tmp_path / "list", 100, [1]).rename(paths[2])
+    with pytest.raises(CheckpointError, match="cannot be read") as caught:
+        load_checkpoint(paths[2])
+    assert caught.value.previous == paths[1]
 
 
 def test_foreign_folders_are_ignored_and_leftovers_removed(tmp_path):
@@ -129,6 +135,9 @@ def test_foreign_folders_are_ignored_and_leftovers_removed(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "going-update-00000002").symlink_to(tmp_path / "update-notes")
     (tmp_path / "going-update-00000003").write_text("no folder")
+    (tmp_path / "update-99999999.json").write_text("{}")
+    (tmp_path / "update-300000000").write_text("no folder")
+    foreign |= {"update-99999999.json", "update-300000000"}
     save_checkpoint(tmp_path, 99_999_999, {})
     assert {path.name for path in tmp_path.iterdir()} == {*foreign, "update-99999999"}
     save_checkpoint(tmp_path, 100_000_000, {})  # a digit more, which sorts before it as text
@@ -153,8 +162,12 @@ def test_manifests_of_other_types_are_damage(tmp_path, change):
     assert "manifest.json is missing or cannot be read" in str(find_damage(path))
 
 
-def test_pipes_in_place_of_files_are_damage(tmp_path):
+def test_pipes_in_place_of_files_and_states_without_end_are_damage(tmp_path, monkeypatch):
     path = save_checkpoint(tmp_path, 1, varied())
+    size = (path / "state.json").stat().st_size
+    for most, damage in ((size, None), (size - 1, f"{path / 'state.json'} must have at most {size - 1:,} bytes")):
+        monkeypatch.setattr("rltok_rl.training.checkpoint.MOST_STATE", most)
+        assert find_damage(path) == damage or damage is not None and find_damage(path).startswith(damage)
     (path / "tensors.safetensors").unlink()
     os.mkfifo(path / "tensors.safetensors")
     assert "tensors.safetensors is missing" in str(find_damage(path))
@@ -286,6 +299,21 @@ def test_warnings_of_schedulers_may_repeat(name, monkeypatch):
         assert not stop
     finally:
         signal.signal(number, before)
+
+
+@each(say=[False, True])
+def test_signals_are_announced_once_on_standard_error(say, capfd):
+    before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    try:
+        with StopRequest(say=say):
+            for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    announced = ("SIGUSR1: stopping after this step and a save", "SIGTERM: stopping after this step and a save; again ")
+    out, err = capfd.readouterr()
+    assert out == "" and (err == "") is not say
+    assert not say or err == f"\n{announced[0]}\n\n{announced[1]}ends at once\n"
 
 
 def draw() -> list[float]:

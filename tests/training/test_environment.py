@@ -6,8 +6,19 @@ import json
 import subprocess
 from pathlib import Path
 
+import torch
+
+import rltok_rl.training.environment
 from rltok_rl.fused import fused
-from rltok_rl.training.environment import Starts, bytes_per_second, environment, git_state, peak_memory, without_folders
+from rltok_rl.training.environment import (
+    Starts,
+    bytes_per_second,
+    environment,
+    git_state,
+    machine,
+    peak_memory,
+    without_folders,
+)
 
 from ..test_project_text import machine_paths
 
@@ -23,7 +34,9 @@ def test_environment_names_versions_and_no_folder(monkeypatch):
     entry = environment(command=f"train out={Path.cwd()}/runs/x data.source=/somewhere/ada/text", num_processes=3)
     assert entry["packages"]["torch"].split(".")[0].isdigit() and entry["python"].count(".") == 2
     assert entry["command"] == "train out=./runs/x data.source=~/text"
-    assert entry["num_processes"] == 3 and entry["threads"] >= 1 and entry["device"] == "cpu"
+    assert entry["num_processes"] == 3 and entry["device"] == "cpu"
+    assert entry["threads"] == torch.get_num_threads()
+    assert f", {torch.get_num_threads()} threads; torch {torch.__version__}, Python 3." in machine("cpu")
     with fused(False):
         assert environment()["fused"] == "off"
     text = json.dumps(entry)
@@ -41,6 +54,9 @@ def test_revision_is_that_of_the_checkout(tmp_path, monkeypatch):
     for arguments in (("init", "-q"), ("add", "."), ("commit", "-qm", "one")):
         git(checkout, *arguments)
     revision = git(checkout, "rev-parse", "HEAD")
+    with monkeypatch.context() as patch:
+        patch.chdir(checkout)
+        assert environment()["git"] == git_state(Path(rltok_rl.training.environment.__file__).parent)
     assert git_state(package) == {"revision": revision, "dirty": False}
     (package / "code.py").write_text("2\n")
     assert git_state(package) == {"revision": revision, "dirty": True}
@@ -65,10 +81,11 @@ def test_starts_are_kept_and_timed(tmp_path):
     first = Starts(path)
     first.begin({"command": "a"}, update=0, bytes_done=0)
     assert bytes_per_second(Starts(path, resuming=True).entries) is None
-    first.reach(5, 500, 2.0)
+    first.reach(5, 500, 1.9996)
     second = Starts(path, resuming=True)
     second.begin({"command": "b"}, update=5, bytes_done=500)
-    second.reach(8, 800, 1.0)
+    second.reach(8, 800, 0.5)
     entries = json.loads(path.read_text())
     assert [(e["command"], e["from_update"], e["to_update"]) for e in entries] == [("a", 0, 5), ("b", 5, 8)]
-    assert bytes_per_second(entries) == 800 / 3 and Starts(path).entries == []
+    assert [(e["from_bytes"], e["to_bytes"], e["seconds"]) for e in entries] == [(0, 500, 2.0), (500, 800, 0.5)]
+    assert bytes_per_second(entries) == 800 / 2.5 and Starts(path).entries == []

@@ -11,7 +11,7 @@ from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers import wandb as torchrl_wandb
 
 from rltok_rl.training import loggers
-from rltok_rl.training.loggers import Logging, LogTarget, check_logger, register_logger
+from rltok_rl.training.loggers import Logging, LogTarget, check_logger, register_logger, run_id
 
 
 class Recording(CSVLogger):
@@ -57,10 +57,11 @@ def test_unknown_loggers_missing_packages_and_options_of_csv_are_refused(tmp_pat
 
 
 def test_wandb_keeps_its_run_and_its_steps(tmp_path, monkeypatch):
-    started, logged = [], []
+    assert len(run_id(tmp_path / "new.txt", keep=True)) == 12  # of a run that began with another logger
+    started, logged, configured = [], [], []
     run = SimpleNamespace(
         id="x",
-        config=SimpleNamespace(update=lambda *_, **__: None),
+        config=SimpleNamespace(update=lambda config, **_: configured.extend(config)),
         log=lambda payload, step=None: logged.append((payload, step)),
         finish=lambda: logged.append("finished"),
     )
@@ -73,6 +74,7 @@ def test_wandb_keeps_its_run_and_its_steps(tmp_path, monkeypatch):
     with Logging("wandb", target(tmp_path), tags=["a"], project="q"):
         pass
     assert logged[:2] == [({"train/loss": 1.5}, 8), "finished"]
+    assert "env" not in configured, "TorchRL's record of the machine has folder names"
     first, second, third, new = started
     assert first["id"] == second["id"] == third["id"] != new["id"] and len(new["id"]) == 12
     assert (first["project"], first["config"], first["name"], first["resume"]) == ("p", {"seed": 1}, "mine", "allow")

@@ -39,8 +39,9 @@ def shown(stream: io.StringIO, *steps: tuple[dict[str, float], int], seconds: fl
 
 
 def test_line_has_metrics_speed_and_eta():
-    line = shown(io.StringIO(), ({"bits_per_byte": 2.0, "rate": 0.2, "entropy": 0.31, "loss": 9.0}, 25))
-    pattern = r"   25% 2\.000 bits/byte, rate 0\.200, entropy 0\.310, (5\.0|4\.)\d+B/s, 00:1\d left\n"
+    metrics = {"share": 0.456, "bits_per_byte": 2.0, "rate": 0.2, "entropy": 0.31, "loss": 9.0}
+    line = shown(io.StringIO(), (metrics, 25))
+    pattern = r"   25% share 0\.46, 2\.000 bits/byte, rate 0\.200, entropy 0\.310, (5\.0|4\.)\d+B/s, 00:1\d left\n"
     assert re.fullmatch(pattern, line), line
     assert shown(io.StringIO(), ({}, 105)).startswith("  100% ")  # the last update may go beyond
     resumed = shown(io.StringIO(), ({}, 100), done=90, seconds=500.0)
@@ -70,6 +71,9 @@ def test_messages_stay_above_the_bar():
     progress.show({"rate": 0.2}, 10)
     progress.say("warning: x")
     first, rest = terminal.getvalue().split("warning: x\n")
+    file = io.StringIO()
+    Progress(100, stream=file).say("warning: x")
+    assert file.getvalue() == "warning: x\n"
     assert re.search("\r +\r$", first) and "10%" in rest  # the bar is wiped away, and drawn again
 
 

@@ -10,6 +10,7 @@ import pytest
 from rltok_rl.experiments import train
 
 from rltok_rl.models.tokens import Packing
+from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import Speed, peak_flops
 
 from ..experiments.configured import QUICK, configured
@@ -35,6 +36,7 @@ def test_peaks_by_name():
 def test_updates_that_are_fetched_together_share_their_time():
     trainer = make(updates=4, figures_every=2, estimator="local_flips")
     assert not {"bytes_per_second", "mfu"} & set(make(updates=1).update()), "no times on the CPU"
+    assert make(Processes(world_size=2)).speed.world_size == 2
     trainer.speed = Speed("NVIDIA H100 80GB HBM3", world_size=2)
     updates = metrics_of(trainer)
     assert len({update["bytes_per_second"] for update in updates}) == 2
@@ -44,6 +46,14 @@ def test_updates_that_are_fetched_together_share_their_time():
             now["mfu"] == pytest.approx(flops_per_byte * now["bytes_per_second"] / (2 * 989e12), rel=1e-6)
             and now["mfu"] > 0
         )
+
+
+def test_time_of_all_updates_that_are_fetched_together_counts(monkeypatch):
+    trainer = make(updates=4, figures_every=2)
+    trainer.speed = Speed("NVIDIA H100 80GB HBM3")
+    clock = SimpleNamespace(perf_counter=lambda: float(trainer.updates))  # a second per update
+    monkeypatch.setattr("rltok_rl.training.environment.time", clock)
+    assert [update["bytes_per_second"] for update in metrics_of(trainer)] == [UPDATE] * 4
 
 
 def test_time_of_repeated_updates_counts(monkeypatch):

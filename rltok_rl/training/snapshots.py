@@ -96,7 +96,7 @@ class Snapshots:
         """
         options: dict[str, Any] = {"num_steps": self.num_steps, "batch_size": (self.num_rows,), "seed": self.seed}
         actor = LearnedBoundaryActor(model) if self.actor is None else self.actor
-        by_boundaries = not isinstance(actor, SegmenterActor) and model.config.byte_scope != "token"
+        by_boundaries = not isinstance(actor, SegmenterActor)  # others are refused if byte_scope is "token"
         options |= {"reward": self.reward, "price": self.price, "reference": "uniform" if by_boundaries else None}
         env = ByteBoundaryEnv(model, self.held, **options)
         generator = torch.Generator(model.embedding.weight.device).manual_seed(self.seed)

@@ -144,9 +144,9 @@ def test_padding_is_counted_by_the_longest_row_or_the_room():
     for layout, padded, padded_second in (("packed", 4 / 8, 3 / 4), (room, 7 / 8, 5 / 7)):
         packed = {"padded_rate": padded, "padded_second_rate": padded_second}
         assert rollout_rates(rollout, layout) == pytest.approx({**rates, **second, **packed})
-    action = torch.arange(10)[None] < 7  # in float32, 10 times 0.7 is less than 7
-    rollout = TensorDict({"action": action, "forced": action}, batch_size=[1, 10])
-    assert rollout_rates(rollout, "packed")["padded_rate"] == pytest.approx(0.7)
+    action = torch.arange(22)[None] < 13  # in float32, 22 times 13 / 22 is less than 13
+    rollout = TensorDict({"action": action, "forced": action}, batch_size=[1, 22])
+    assert rollout_rates(rollout, "packed")["padded_rate"] == pytest.approx(13 / 22)
 
 
 @pytest.mark.parametrize(("second_level", "micro_batches"), [(False, 2), (True, 1), (True, 2)])
@@ -164,6 +164,7 @@ def test_flops_follow_the_rates(second_level, micro_batches):
         assert not second_level or (update["loss_second_level"] > 0 and 0 < second < 1)
         spent += 6 * micro_batches * UPDATE * (sum(parts.values()) + tokens * (per_token + per_second * second))
         assert update["flops"] == pytest.approx(spent, rel=1e-6)
+    assert trainer.padded_flops_done == metrics[-1]["padded_flops"] > trainer.flops_done
     assert trainer.flops_done == metrics[-1]["flops"] and len({update["rate"] for update in metrics}) > 1
     after = dict(trainer.model.named_parameters())
     assert all(not torch.equal(after[name], old) for name, old in before.items())

@@ -104,6 +104,11 @@ def test_the_sample_shows_what_the_actor_draws(begin_of_text):
     """Byte by byte, without the mark; probabilities are a segmenter's, or certain."""
     marks = int(begin_of_text)
     model = UNet(preset("tiny", width=16, begin_of_text=begin_of_text, num_special=marks)).eval()
+    snapshot = snapshots()
+    text, boundaries, probabilities = sample_parts(snapshot.take(model))
+    drawn = model(model.mark(torch.tensor([[*text]])), generator=torch.Generator().manual_seed(snapshot.seed + 1))
+    assert boundaries == drawn.boundaries[0, marks:].tolist()
+    assert probabilities == pytest.approx(drawn.boundary_logits[0, marks:].sigmoid().tolist(), abs=1e-4)
     gumbel = make_segmenter("gumbel", model, hidden=8).eval()
     for actor, segmenter in (
         (UniformActor(0.3), make_segmenter("uniform", model, rate=0.3)),

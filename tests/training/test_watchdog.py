@@ -154,7 +154,8 @@ def test_idle_rank_hangs_in_a_collective_and_a_still_one_outside_too(case, monke
 
 
 def test_nobody_watches_after_the_block():
-    with Processes(store=dist.HashStore(), hang_seconds=60.0):
+    processes = Processes(store=dist.HashStore(), hang_seconds=60.0)
+    with processes:
         assert "watchdog" in [thread.name for thread in threading.enumerate()]
     assert "watchdog" not in [thread.name for thread in threading.enumerate()]
 

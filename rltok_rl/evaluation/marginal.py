@@ -87,7 +87,7 @@ def read_samples(
     samples = check_count("samples", samples)
     if segmenter is not None and not segmenter.draws_at_random:
         raise ValueError(f"samples belong to boundaries that are drawn at random, got {type(segmenter).__name__}")
-    if options.get("greedy"):
+    if options.pop("greedy", False):
         raise ValueError("greedy must be left out: the thresholded reading comes with the samples")
     probable = segmenter is None or _has_probabilities(model, segmenter)
     readings, behind, spent = samples + probable, 0, 0.0

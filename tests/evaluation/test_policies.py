@@ -163,6 +163,18 @@ def test_table_and_text():
     assert "±" not in str(evaluate_policy("always", TEXTS[0], num_steps=12))
     marked = UNet(preset("tiny", begin_of_text=True, num_special=1)).eval()
     assert evaluate_policy("always", "to be", model=marked, num_steps=12).text() == "t|o| |b|e"
+    drawn = evaluate_policy("always", 2, model=marked, num_steps=12)
+    assert [len(text) for text in drawn.texts] == drawn.policy.steps.tolist() == [12, 12]  # the mark is no byte
+
+
+def test_policies_by_name_have_their_rate_and_others_their_name():
+    half = UNet(preset("tiny", target_rate=0.5)).eval()
+    result = evaluate_policy("uniform", "to be or not", reference=after_spaces, model=half, num_steps=12)
+    assert result.policy.rates.item() == 6 / 11 and result.reference.policy == "after_spaces"
+    always = evaluate_policy("always", "to be or not", reference="random", model=half, num_steps=12)
+    assert torch.equal(always.reference.boundaries, always.policy.boundaries)
+    agent = evaluate_policy(Agent(), "to be or not", deterministic=True, model=half, num_steps=12)
+    assert str(agent).splitlines()[0].split() == ["1", "texts", "Agent", "uniform", "difference"]
 
 
 def test_refusals():
@@ -176,6 +188,11 @@ def test_refusals():
         ),
         (lambda: evaluate_policy(nn.Linear(1, 1), TEXTS), TypeError, "policy must read a tensordict: wrap Linear in a"),
         (lambda: evaluate_policy(lambda _: 1, TEXTS), ValueError, r"of shape \[5\], got 1; batched=False calls it"),
+        (
+            lambda: evaluate_policy(lambda _: [0, 1, 2, 0, 1], TEXTS),
+            ValueError,
+            r"of 0 and 1, of shape \[5\], got \[0, 1",
+        ),
         (lambda: evaluate_policy("always", ["ab", "a"]), ValueError, "at least 2 bytes each .* got b'a' at 1"),
         (lambda: evaluate_policy("always", 0), ValueError, "texts must be an integer of at least 1, got 0"),
         (lambda: evaluate_policy("always", "tests"), ValueError, "text is the text itself, got 'tests'"),
@@ -198,6 +215,9 @@ def test_texts_and_draws_follow_the_seed_alone():
     for name in ("policy", "reference"):
         drawn = [getattr(result, name).boundaries for result in results]
         assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    first, other = (evaluate_policy(RandomActor(0.5), TEXTS, seed=seed, **options) for seed in (3, 4))
+    for name in ("policy", "reference"):  # of the same texts
+        assert not torch.equal(getattr(first, name).boundaries, getattr(other, name).boundaries)
     documents = ["abc", "de", "a document that is cut"]
     short = evaluate_policy("always", 9, text=documents, short_documents="whole", num_steps=5, num_envs=4)
     assert set(short.texts) <= {b"abc", b"de", *(documents[2].encode()[n : n + 6] for n in range(17))}

@@ -185,6 +185,20 @@ def test_answers_are_kept_as_they_come(model, tmp_path, monkeypatch):
     cached.dbdict.close()
 
 
+def test_answers_are_kept_and_counted_by_their_kind(model, capsys):
+    lm, kept = RltokLM(model, greedy=True), []
+    lm.cache_hook.add_partial = lambda *answer: kept.append(answer)
+    for kind, arguments in (
+        ("loglikelihood", ("The cat", " sat")),
+        ("loglikelihood_rolling", ("The cat",)),
+        ("generate_until", ("The cat", {"max_gen_toks": 2})),
+    ):
+        for quiet in (True, False):
+            answers = getattr(lm, kind)(requests(kind, arguments), disable_tqdm=quiet)
+            assert kept.pop() == (kind, arguments, answers[0]) and not kept
+            assert (f"rltok {kind}: 100%" in capsys.readouterr().err) == (not quiet)
+
+
 def test_the_empty_text_is_certain(model):
     lm = RltokLM(model)
     scored = lm.loglikelihood_rolling(requests("loglikelihood_rolling", ("",), ("x",), ("",)), True)
@@ -237,6 +251,9 @@ def test_temperature_draws_and_repeats(model):
     for filtered in ({"top_k": 1}, {"top_p": 1e-6}):  # leave the likeliest byte alone
         assert RltokLM(model, greedy=True).write(["The cat"], {**hot, **filtered}) == cold, filtered
         assert RltokLM(model, greedy=True).write(["The cat"], {**hot, **filtered, "do_sample": True}) == cold
+    even = RltokLM(small_model(head=0.0), batch_size=1)  # writes the same bytes from the same random numbers
+    first, second, other = even.write(["a", "a", "b"], hot)
+    assert first == second != other
     prompts = ["The cat", "a", "Some longer context, é"]
     for greedy in (False, True):  # what is written follows the seed alone, and leaves torch's generator as it was
         state, lm = torch.get_rng_state(), RltokLM(model, greedy=greedy, seed=3)
@@ -246,7 +263,7 @@ def test_temperature_draws_and_repeats(model):
         assert lm.write(prompts, hot) == together
 
 
-def test_options_reach_what_is_scored_and_written():
+def test_options_reach_what_is_scored_and_written(monkeypatch):
     """A rate for each byte, in a model that reads one; as many rows in a pass as asked."""
     model = small_model(head=0.5, rate_embedding=True)
     torch.nn.init.normal_(model.rate_embedding.weight, std=0.5)
@@ -258,6 +275,7 @@ def test_options_reach_what_is_scored_and_written():
         text = generate(model, "The cat", target_rate=rate, **options).texts[0]
         assert lm.write(["The cat"], {"max_gen_toks": 9}) == [text.decode("utf-8", errors="replace")]
         assert scores(RltokLM(model, rate=rate, seed=5), PAIRS) != scores(RltokLM(model, rate=rate, seed=6), PAIRS)
+    passes: list[tuple[int, int]] = []
     for given, most, rows in (
         ("auto", None, None),
         ("auto:4", None, None),
@@ -266,7 +284,12 @@ def test_options_reach_what_is_scored_and_written():
         ("2", None, 2),
         (2, 5, 2),
     ):
-        assert RltokLM(model, batch_size=given, max_batch_size=most).batch_rows == rows, (given, most)
+        lm = RltokLM(model, batch_size=given, max_batch_size=most)
+        assert lm.batch_rows == rows, (given, most)
+        passes.clear()
+        monkeypatch.setattr(lm, "_write_batch", lambda texts, most, *_: passes.append((len(texts), most)) or texts)
+        lm.write(["a"] * 20, {})  # tasks that set no limit get 256 bytes
+        assert passes[0] == (rows or 16, 256) and sum(count for count, _ in passes) == 20
 
 
 def test_a_segmenter_writes_and_scores(model):
@@ -289,6 +312,8 @@ def test_a_run_is_read_as_it_was_trained(model, tmp_path):
     lm = RltokLM.create_from_arg_string(f"pretrained={tmp_path},samples=2", {"batch_size": "auto", "device": None})
     assert (lm.context, lm.samples, lm.segmenter, lm.batch_rows) == (24, 2, None, None)
     assert RltokLM(str(tmp_path), context=12).context == 12
+    model.save_pretrained(tmp_path / "other")
+    assert RltokLM(str(tmp_path / "other")).context is None  # of another run, or none
     there = "cuda" if torch.cuda.is_available() else "cpu"  # the command line asks for cuda:0 unless it is told
     assert RltokLM(str(tmp_path), device="cuda:0").device.type == there
     (tmp_path / "config.yaml").write_text("actor:\n  name: uniform\n")

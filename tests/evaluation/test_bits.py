@@ -40,6 +40,7 @@ def test_two_means_and_their_errors():
     metrics = loss_metrics(COUNTS, NATS)
     assert metrics == {name: pytest.approx(nats / math.log(2)) for name, nats in expected.items()}
     assert loss_metrics(COUNTS, NATS, "early_") == {f"early_{name}": value for name, value in metrics.items()}
+    assert loss_metrics(COUNTS, NATS.float()) == metrics  # sums and ratios are of float64
 
 
 def test_one_document_has_no_error():

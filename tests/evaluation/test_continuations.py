@@ -10,7 +10,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import Segmenter, Segments, make_segmenter, read_window, train_bpe
 
-from rltok_rl.evaluation import continuations
+from rltok_rl.evaluation import continuations, read_text
 from rltok_rl.evaluation.continuations import (
     Continuations,
     continuation_log_likelihood,
@@ -231,10 +231,23 @@ def test_windows_predict_each_byte_once_from_as_much_as_may_be_read():
 
 
 def test_a_context_that_just_fits_is_not_cut(model):
-    """All bytes but the last are read."""
+    """All bytes but the last are read; a mark is no byte of the context."""
+    marked = small_model(begin_of_text=True, num_special=1)
     for read, cut in ((5, True), (6, False), (7, False)):
-        scores = continuation_log_likelihood(model, ["abcd"], ["efg"], context_bytes=read)
-        assert scores.cut.tolist() == [cut], read
+        for reader in (model, marked):
+            scores = continuation_log_likelihood(reader, ["abcd"], ["efg"], context_bytes=read)
+            assert scores.cut.tolist() == [cut], read
+
+
+@torch.no_grad()
+def test_costs_of_a_model_in_bfloat16_are_computed_in_float32():
+    half = small_model(head=0.5).bfloat16()
+    text = text_to_ids("The cat sat on the mat")
+    log_probs = half(text[None, :-1], greedy=True).final_logits[0].float().log_softmax(-1).double()
+    expected = log_probs.gather(-1, text[1:, None]).squeeze(-1)
+    scores = continuation_log_likelihood(half, ["The cat"], [" sat on the mat"], greedy=True)
+    assert_close(scores.log_likelihood, expected[6:].sum().view(1))
+    assert_close(-read_text(half, "The cat sat on the mat", context=30, greedy=True).final_nats, expected)
 
 
 def test_a_mixture_writes_greedily_what_its_own_probabilities_say():
@@ -252,6 +265,9 @@ def test_a_mixture_writes_greedily_what_its_own_probabilities_say():
             other = [*targets]
             other[place] = (other[place] + 1) % 5
             assert not bool(mixture_log_likelihood(log_probs, torch.tensor(other))[2])
+        unlikely = torch.full((3, 1, 5), -2e7)  # weights are compared after unlikely bytes, too
+        unlikely[..., 0] = -1e7
+        assert bool(mixture_log_likelihood(torch.cat((unlikely, log_probs), 1), torch.tensor([0, *targets]))[2])
         best += targets == log_probs.logsumexp(0).argmax(-1).tolist()
     assert best < 40  # weights matter: bytes that are likeliest place by place are not the same
 

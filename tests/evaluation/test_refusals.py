@@ -10,9 +10,13 @@ from rltok_rl import evaluation as e
 from rltok_rl.evaluation.continuations import continuation_log_likelihood as score
 from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.evaluation.lm_eval import RltokLM
+from rltok_rl.evaluation.streamed import Stepper
 from rltok_rl.evaluation.tasks import Example, choice_metrics, score_examples
+from rltok_rl.evaluation.windowed import SegmentedModel
 from rltok_rl.models import Segmentation
 from rltok_rl.text import text_to_ids
+
+from .conftest import small_model
 
 ONES, NONE, AB = torch.ones, torch.zeros(0), text_to_ids("ab")
 ONE_BYTE = Segmentation(b"x", torch.tensor([True]), torch.ones(1))
@@ -77,8 +81,9 @@ def test_costs():
 
 
 def test_readings(model):
-    rule, gumbel, random, oracle = (make_segmenter(n, model) for n in ("spacebyte", "gumbel", "random", "spacebyte"))
-    gumbel.evaluation, oracle.looks_ahead = "round", True
+    names = "spacebyte", "gumbel", "random", "spacebyte", "random"
+    rule, gumbel, random, oracle, ahead = (make_segmenter(name, model) for name in names)
+    gumbel.evaluation, oracle.looks_ahead, ahead.looks_ahead = "round", True, True
 
     def read(text="abc", context=4, **options):
         return e.read_text(model, text, context=context, **options)
@@ -90,21 +95,28 @@ def test_readings(model):
         return e.particle_nats(model, "abc", particles=count, context=4, **options)
 
     short = "text must have at least 2 bytes .*, got"
+    stepper = Stepper(SegmentedModel(model, rule), 2)
+    stepper.reader.state["seen"] = [b"a", b"b"]
+    improbable = "greedy needs boundaries that have a probability each, got ExactRandom"
     refuse(
         (lambda: read("a"), f"{short} 1"),
         (lambda: read(["abc", ""]), f"{short} 0 in text 1"),
         (lambda: read([]), "text must hold at least one text, got none"),
+        (lambda: e.group_documents(read(["ab", "cd"]), torch.zeros(1)), "one entry per text, got 1 for 2 texts"),
         (lambda: read(context=0), at_least("context", 1, 0)),
         (lambda: read(most=0), at_least("most", 1, 0)),
-        (lambda: read(segmenter=random, greedy=True), "greedy needs boundaries that .* probability each, got ExactR"),
+        (lambda: read(segmenter=random, greedy=True), improbable),
+        (lambda: e.read_streamed(model, "abc", segmenter=random, greedy=True), improbable),
         (lambda: e.read_streamed(model, "a"), f"{short} 1"),
         (lambda: e.read_streamed(model, "abc", segmenter=rule, target_rate=0.2), f"target_rate {OWN} SpaceByte"),
         (lambda: e.read_streamed(model, "abc", segmenter=oracle), "segmenter must not look ahead to be streamed, got"),
+        (lambda: stepper.take(torch.arange(2)), r"keep tensors to branch, got SpaceByte with \['seen'\]"),
         (lambda: samples(0), at_least("samples", 1, 0)),
         (lambda: samples(greedy=True), "greedy must be left out"),
         (lambda: samples(segmenter=gumbel.eval()), "samples belong to boundaries that are drawn at random, got Gumbel"),
         (lambda: particles(0), at_least("particles", 1, 0)),
         (lambda: particles(segmenter=rule), "particles belong to boundaries .* at random, .* got SpaceByte"),
+        (lambda: particles(segmenter=ahead), "particles belong to boundaries .* byte by byte, got ExactRandom"),
     )
 
 
@@ -156,7 +168,9 @@ def test_continuations_and_tasks(model):
 
 
 def test_the_harness(model, tmp_path):
-    lm, rule = RltokLM(model), make_segmenter("uniform", model)
+    lm, rule, mixed = RltokLM(model), make_segmenter("uniform", model), small_model()
+    mixed.final_head.double()
+    mixed.save_pretrained(tmp_path / "mixed")
     numbers = {"context": (2, 1), "samples": (1, 0), "batch_size": (1, 0), "seed": (0, -1)}
     refuse(
         (lambda: lm.write(["a"], {"num_beams": 3}), r"options of generation must be of \['do_sample', .*, got \['num"),
@@ -166,6 +180,7 @@ def test_the_harness(model, tmp_path):
         *((lambda n=n, v=v: RltokLM(model, **{n: v}), at_least(n, least, v)) for n, (least, v) in numbers.items()),
         (lambda: RltokLM(model, rate=0.2, segmenter=rule), f"target_rate {OWN}"),
         (lambda: RltokLM(str(tmp_path), segmenter=rule), "segmenter must be left out if pretrained is a name"),
+        (lambda: RltokLM(str(tmp_path / "mixed")), "mixed must hold weights of one dtype, got float32, float64"),
     )
     with pytest.raises(FileNotFoundError, match="no such folder"):
         RltokLM(str(tmp_path / "nowhere"))

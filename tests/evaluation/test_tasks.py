@@ -86,7 +86,7 @@ QUESTIONS = [
 def scores(bits: list[float], num_bytes: list[int], likeliest=(), cut=()) -> Continuations:
     nats = -math.log(2) * torch.tensor(bits, dtype=torch.float64)
     flags = (torch.tensor(list(flags) or [0] * len(bits)).bool() for flags in (likeliest, cut))
-    return Continuations(nats, 2 * nats, torch.tensor(num_bytes), *flags)
+    return Continuations(nats, nats.flip(0), torch.tensor(num_bytes), *flags)
 
 
 def test_metrics_by_hand():
@@ -99,7 +99,7 @@ def test_metrics_by_hand():
     assert metrics["chance"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)
     # Bits per byte of the right ones: 2, 3, 2; deviations -1/3, 2/3, -1/3; variance (6/9)/2 = 1/3; error sqrt(1/9).
     assert (metrics["bits_per_byte"], metrics["bits_per_byte_error"]) == pytest.approx((7 / 3, 1 / 3))
-    assert metrics["one_draw_bits_per_byte"] == pytest.approx(14 / 3)
+    assert metrics["one_draw_bits_per_byte"] == pytest.approx((4 / 5 + 4 / 9 + 10 / 2) / 3)
     # The fewest bits: 9 (wrong), 4 (wrong), 3 (wrong). Per byte: 1 (wrong), 1 (wrong), 1 (wrong).
     assert (metrics["accuracy"], metrics["accuracy_error"], metrics["accuracy_per_byte"]) == (0.0, 0.0, 0.0)
     # One of three: sqrt(2/3 * 1/3 * 3/2 / 3) = 1/3.

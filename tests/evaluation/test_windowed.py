@@ -57,6 +57,8 @@ def test_windows_of_documents_and_a_selection(model):
         read = read_text(model, "a" * 101, context=10, most=most)
         assert read.at[read.forced].tolist() == starts and read.num_windows == len(starts)
         assert len(read.at) == 10 * len(starts)
+    some = summarise(read_text(model, ["abc", "de", "fghi", "jk"], context=8, most=2))
+    assert (some["documents"], some["bytes"]) == (2, 5)  # documents without a window do not count
 
 
 @torch.no_grad()

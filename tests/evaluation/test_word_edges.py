@@ -14,6 +14,7 @@ from rltok_rl.evaluation import (
     position_from_end,
     position_from_start,
     split_character_share,
+    white_space,
     white_space_share,
     word_edge_share,
     word_edges,
@@ -48,6 +49,7 @@ def test_edges_by_hand():
         assert torch.equal(edges["any"], edges["last_letter"] | edges["space"] | edges["first_letter"])
     letters = word_edges(torch.arange(256)[:, None])["first_letter"].squeeze(1).nonzero().squeeze(1).tolist()
     assert letters == [n for n in range(256) if n >= 128 or chr(n).isalnum()]
+    assert white_space(torch.arange(256)).nonzero().squeeze(1).tolist() == [*b"\t\n\v\f\r "]
 
 
 def test_positions_by_hand():

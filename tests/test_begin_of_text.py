@@ -146,8 +146,11 @@ def test_greedy_segmenters_draw_no_random_number_at_the_mark(name, model):
 def test_a_single_byte_is_scored_from_the_mark_alone(model):
     options = {"samples": 2, "context_bytes": 1}
     scores = continuation_log_likelihood(model, ["", "a"], ["t", "bc"], **options).log_likelihood
-    nats = nats_of(model(torch.tensor([[256]]), greedy=True).final_logits, b"t")
-    assert float(scores[0]) == pytest.approx(-float(nats), rel=1e-5)
+    logits = model(torch.tensor([[256]]), greedy=True).final_logits
+    assert float(scores[0]) == pytest.approx(-float(nats_of(logits, b"t")), rel=1e-5)
+    best = int(logits.argmax())
+    letters = [bytes([best]), bytes([best ^ 1])]
+    assert continuation_log_likelihood(model, [b"", b""], letters, **options).likeliest.tolist() == [True, False]
 
 
 @torch.no_grad()

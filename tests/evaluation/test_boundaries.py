@@ -106,6 +106,9 @@ def test_metrics_of_several_texts_are_those_of_all_their_bytes():
     most = -mean * math.log2(mean) - (1 - mean) * math.log2(1 - mean)
     assert metrics["entropy"]["bits_per_byte"] < metrics["entropy"]["most"] == pytest.approx(most)
     assert metrics["bytes_per_token"]["count"] == len(laid) == sum(metrics["bytes_per_token"]["histogram"])
+    assert [*metrics["bytes_per_token"]["quantiles"]] == ["0.05", "0.25", "0.5", "0.75", "0.95"]
+    assert len(metrics["bytes_per_token"]["histogram"]) == 16
+    assert [*metrics["word_positions"]["start"]] == ["-1", *"012345", "6+", "outside"]
     assert metrics["split_characters"]["chance"] == pytest.approx(2 / len(free))  # the first byte of é is no decision
 
 

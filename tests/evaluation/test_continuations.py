@@ -183,7 +183,7 @@ def test_batches_change_nothing_and_progress_counts_bytes_up_to_all(model, monke
     for samples in (1, 3):
         options = {"samples": samples, "context_bytes": 20}
         together = continuation_log_likelihood(model, CONTEXTS, ANSWERS, **options)
-        alone = continuation_log_likelihood(model, CONTEXTS, ANSWERS, batch_rows=1, **options)
+        alone = continuation_log_likelihood(model, CONTEXTS, ANSWERS, batch_rows=1, seed=0, **options)
         assert same(together, alone) and torch.equal(together.likeliest, alone.likeliest)
         order = [3, 0, 6, 2, 5, 1, 4]
         moved = continuation_log_likelihood(model, [CONTEXTS[n] for n in order], [ANSWERS[n] for n in order], **options)

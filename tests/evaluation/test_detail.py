@@ -111,6 +111,10 @@ def test_advantages_are_those_of_the_baseline_over_the_free_decisions(model):
         former = read_detail(model, TEXT, context=16, gamma=0.9, estimator="discounted_return", generator=seeded())
     same = read_detail(model, TEXT, context=16, gamma=0.9, baseline="none", generator=seeded())
     torch.testing.assert_close(former.advantages, same.advantages, equal_nan=True)
+    with pytest.warns(DeprecationWarning, match="baseline 'batch_centred' is now 'batch_mean'"):
+        former = read_detail(model, TEXT, context=16, gamma=0.9, baseline="batch_centred", generator=seeded())
+    same = read_detail(model, TEXT, context=16, gamma=0.9, baseline="batch_mean", draws=4, generator=seeded())
+    torch.testing.assert_close(former.advantages, same.advantages, equal_nan=True)  # of four draws by default
 
 
 def test_greedy_boundaries_are_shown_and_compared_with_draws(model):
@@ -127,6 +131,7 @@ def test_rules_have_no_probabilities_and_no_advantages(model):
         assert detail.probabilities.isnan().all() and detail.advantages.isnan().all(), name
         assert not detail.returns[:-1].isnan().any(), name
         assert bool(detail.scores[1:16].isnan().all()) == (name == "spacebyte"), name
+        assert detail.scores[detail.forced].isnan().all(), name
     risen = make_segmenter("entropy-threshold", model, predictor="early_exit", threshold_add=0.0).double().eval()
     scores = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=risen).scores
     assert not scores.isinf().any() and scores.nan_to_num().abs().max() < 100  # no score where entropy did not rise

@@ -214,6 +214,10 @@ def test_texts_are_written_alike_together_and_alone(model):
     asked = [*((context, options) for context in contexts), ("The cat", {**options, "max_gen_toks": 3})]
     asked = requests("generate_until", *asked)
     assert lm.generate_until(asked, disable_tqdm=True) == [*together, *lm.write(["The cat"], {"max_gen_toks": 3})]
+    narrow = RltokLM(model, greedy=True, context=8)
+    for most, read in ((3, 5), (8, 1), (12, 1)):  # at least the last byte of the context is read
+        text = generate(model, "The cat sat"[-read:], max_bytes=most, temperature=0, greedy=True).texts[0]
+        assert narrow.write(["The cat sat"], {"max_gen_toks": most}) == [text.decode("utf-8", errors="replace")]
 
 
 def write_in_step(texts: list[str]):
@@ -255,12 +259,15 @@ def test_temperature_draws_and_repeats(model):
     first, second, other = even.write(["a", "a", "b"], hot)
     assert first == second != other
     prompts = ["The cat", "a", "Some longer context, é"]
+    written = []
     for greedy in (False, True):  # what is written follows the seed alone, and leaves torch's generator as it was
         state, lm = torch.get_rng_state(), RltokLM(model, greedy=greedy, seed=3)
         together = lm.write(prompts, hot)
         assert torch.equal(state, torch.get_rng_state())
         torch.rand(3)
         assert lm.write(prompts, hot) == together
+        written.append(together)
+    assert written[0] != written[1]  # boundaries are drawn unless they are greedy
 
 
 def test_options_reach_what_is_scored_and_written(monkeypatch):
@@ -316,7 +323,7 @@ def test_a_run_is_read_as_it_was_trained(model, tmp_path):
     assert RltokLM(str(tmp_path / "other")).context is None  # of another run, or none
     there = "cuda" if torch.cuda.is_available() else "cpu"  # the command line asks for cuda:0 unless it is told
     assert RltokLM(str(tmp_path), device="cuda:0").device.type == there
-    (tmp_path / "config.yaml").write_text("actor:\n  name: uniform\n")
+    (tmp_path / "config.yaml").write_text("data:\nactor:\n  name: uniform\n")  # no length is known
     with pytest.raises(ValueError, match="model must hold segmenter.json, because .* names the actor 'uniform'"):
         RltokLM(str(tmp_path))
     segmenter = make_segmenter("uniform", model, rate=0.5)

@@ -218,6 +218,10 @@ def test_texts_and_draws_follow_the_seed_alone():
     first, other = (evaluate_policy(RandomActor(0.5), TEXTS, seed=seed, **options) for seed in (3, 4))
     for name in ("policy", "reference"):  # of the same texts
         assert not torch.equal(getattr(first, name).boundaries, getattr(other, name).boundaries)
+    given = {"reference": "uniform", "num_envs": 32, "deterministic": False, "batched": True, "seed": 0}
+    plain, same = (evaluate_policy(RandomActor(0.5), TEXTS, num_steps=12, **how) for how in ({}, given))
+    for name in ("policy", "reference"):  # by default
+        assert torch.equal(getattr(plain, name).boundaries, getattr(same, name).boundaries)
     documents = ["abc", "de", "a document that is cut"]
     short = evaluate_policy("always", 9, text=documents, short_documents="whole", num_steps=5, num_envs=4)
     assert set(short.texts) <= {b"abc", b"de", *(documents[2].encode()[n : n + 6] for n in range(17))}

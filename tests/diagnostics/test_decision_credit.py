@@ -10,6 +10,7 @@ from rltok_rl.diagnostics.decision_credit import credit_rows, measure_credit
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.functional.returns import discounted_return
+from rltok_rl.models.flops import update_flops
 from rltok_rl.objectives import ReturnEstimator, make_estimator
 from rltok_rl.objectives.flips import LocalFlips
 
@@ -81,8 +82,24 @@ def test_bias_is_found_where_it_was_planted_and_nowhere_else(model):
     planted = rows["planted"]
     assert planted.bias == pytest.approx(0.5, abs=1e-3) and planted.bias_error < 1e-3
     assert planted.rmse == pytest.approx((planted.bias**2 + planted.deviation**2) ** 0.5)
+    for row in (planted, rows["short"]):  # two standard errors of the square
+        assert row.bias_limit == pytest.approx((row.bias**2 + 4 * row.bias * row.bias_error) ** 0.5)
     assert rows["group_mean"].correlation > rows["none"].correlation
-    assert flips.cost > rows["none"].cost == 1.0
+    rate = (1 + float(credit.probs.mean(0).sum())) / 7
+    flops = candidates[4].flops(model, 8, 7, rate) / update_flops(model, 56, 56 * rate)
+    assert flips.cost == pytest.approx(flops) and flops > rows["none"].cost == 1.0
+
+
+def test_critics_learn_from_other_texts_before_and_after_each_draw(model):
+    learned = []
+    one = Candidate("learns", ReturnEstimator(gamma=0.9), learn=learned.append)
+    options = {"gamma": 0.9, "num_draws": 3, "num_rows": 3, "warm_up": 2, "price": 0.5}
+    measure_credit(model, TEXT, OTHERS, [one], **options)
+    assert [len(rollout) for rollout in learned] == [2] * 5
+    for rollout in learned:
+        after = rollout["next"]
+        gained = after["final_log_prob"] - after["early_log_prob"] - 0.5 * rollout["action"].unsqueeze(-1)
+        torch.testing.assert_close(after["reward"], gained)
 
 
 def test_wrong_requests_are_refused(model):

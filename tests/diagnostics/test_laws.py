@@ -251,6 +251,8 @@ class Leaking(Segmenter):
 
 def test_laws_of_segmenters_find_planted_mistakes():
     planted = (Early, Leaking, Counting, partial(Counting, together=True))
+    state = torch.get_rng_state()
     for law, make in zip(SEGMENTER_LAWS, planted, strict=True):
         assert law in broken_segmenter_laws(make), law
+    assert torch.equal(torch.get_rng_state(), state)
     assert "prefixes" not in broken_segmenter_laws(type("Oracle", (Early,), {"looks_ahead": True}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -106,6 +107,13 @@ def test_what_an_estimator_runs_is_charged(enumerated):
     for row in found.values():
         assert row.ratio == found["free"].ratio and row.per_cost == pytest.approx(row.ratio / row.cost)
         assert row.per_petaflop == pytest.approx(row.ratio / (row.cost * update) * 1e15)
+        assert row.per_sample == pytest.approx(row.ratio / 8)
+    draw = EnumeratedRollouts(model, TEXTS, num_rows=8, seed=3)
+    measured = signal_to_noise(collect_gradients(model, draw, members[:1], 20)["free"])
+    again = report(model, measured, members[:1], num_batches=20)["free"]  # the same batches
+    assert again.variance == pytest.approx(measured.noise / measured.signal)
+    lost = replace(again, comparison=replace(again.comparison, cosine=math.nan))
+    assert lost.to_dict()["cosine"] is None
 
 
 def test_flips_are_unbiased_where_they_promise_to_be(enumerated):

@@ -171,9 +171,15 @@ def test_calibration_is_exact_on_its_own_text():
         calibrate(released, released_model, [byte_ids[:2], byte_ids[2:]], rate=rate)
         drawn = released(released_model.encode(byte_ids), byte_ids).boundaries
         assert abs(int(drawn.sum()) - rate * 400) <= 1 and drawn[:, :3].tolist() == [[True, True, False]] * 4
+    calibrate(segmenter, model, [texts(2, 10)], rate=0.1)  # what first bytes alone make
+    assert segmenter(model.encode(texts(2, 10)), texts(2, 10)).boundaries.sum() == 2
     released.threshold_add = -1e9  # every byte counts as risen
-    calibrate(released, released_model, [byte_ids[:1]], rate=1.0)
+    assert math.isfinite(calibrate(released, released_model, [byte_ids[:1]], rate=1.0))  # files hold finite numbers
     assert released(released_model.encode(byte_ids[:1]), byte_ids[:1]).boundaries.sum() == 99  # but the third
+    rising = torch.tensor([[-math.inf, *range(1, 8)]])  # scores, of which never two in a row are drawn
+    assert -1e31 < combined.threshold_for([rising], 4.0) < 1
+    with pytest.raises(ValueError, match="rate must be at most 0.5, .* got 0.75"):
+        combined.threshold_for([rising], 6.0)
     released.threshold_add = 1e-3
     released.check_risen(19, 20.0, 100)
     for most, count in ((18, 20.0), (18, 19.5)):

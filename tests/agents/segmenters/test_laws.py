@@ -294,7 +294,7 @@ def test_options_that_are_given_are_the_ones_that_count():
     assert magnet.by_script == {"other": 0.3, "latin": 0.4, "devanagari": 0.08, "cyrillic": 0.1}
     spike = made("entropy-spike", predictor="own", lags=3, window=5, num_layers=2)
     config = spike.predictor.model.config
-    assert (spike.lags, config.window, config.num_encoder_layers, config.width) == (3, 5, 2, 16)
+    assert (spike.lags, spike.margin, config.window, config.num_encoder_layers, config.width) == (3, 1e-4, 5, 2, 16)
     defaults = made("entropy-threshold").predictor.model.config
     assert (defaults.window, defaults.num_encoder_layers) == (6, model.config.num_encoder_layers)
     for options, threshold in (
@@ -309,8 +309,16 @@ def test_options_that_are_given_are_the_ones_that_count():
         assert float(segmenter.threshold) == threshold, options
         assert getattr(segmenter, "threshold_add", None) == options.get("threshold_add"), options
     assert made("hnet").coefficients == {"ratio": 0.03}
-    for name, hidden in (("gumbel", 2048), ("magnet", 2048), ("entropy-spike", 2048), ("grouped", 16)):
-        first = next(p for key, p in made(name).named_parameters() if key.endswith("0.weight"))
+    trained = {"predictor": "trained", "tokenizer": PIECES}
+    for name, hidden in (
+        ("gumbel", 2048),
+        ("magnet", 2048),
+        ("entropy-spike", 2048),
+        ("unigram", 2048),
+        ("grouped", 16),
+    ):
+        options = trained if name == "unigram" else {}
+        first = next(p for key, p in made(name, **options).named_parameters() if key.endswith("0.weight"))
         assert len(first) == hidden, name
 
 

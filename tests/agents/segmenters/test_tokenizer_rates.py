@@ -60,6 +60,8 @@ def test_a_piece_that_two_merges_make():
 def test_words_of_the_pre_tokenizers():
     assert pre_tokenize("gpt2", b"so, he's (1)") == ["so", ",", "Ġhe", "'s", "Ġ(", "1", ")"]
     assert pre_tokenize("spaces", b"so, he's (1)\n ") == ["so,", "Ġhe's", "Ġ(1)", "ĊĠ"]
+    for name in ("gpt2", "spaces"):
+        assert all(len("".join(pre_tokenize(name, window))) == len(window) for window in WINDOWS)
     text = TEXT.encode()
     floor = len(pre_tokenize("gpt2", text)) / len(text)
     assert choose_pre_tokenizer([text], floor) == "gpt2" and choose_pre_tokenizer([text], 0.9 * floor) == "spaces"
@@ -82,6 +84,9 @@ def test_text_grows_until_the_rate_is_met():
     assert str(met) == f"bpe: {met.rate:.4f} tokens per byte, {met.pieces} pieces trained on 400 bytes"
     unmet = grow_bpe(train, WINDOWS, 0.1, num_bytes=100, most_bytes=800)
     assert trained[2:] == [100, 400, 800] and not unmet.met and unmet.least > 0.1
+    rates = rates_by_merges(train(800), WINDOWS)
+    smallest = int((rates == rates.min()).nonzero()[0])  # of several vocabularies that are as near
+    assert unmet.pieces == 256 + smallest < 256 + len(rates) - 1
     words = (
         rf"bpe: 0\.\d+ tokens per byte, \d+ pieces trained on 800 bytes; the target is 0.1, .* have {unmet.least:.4f}"
     )
@@ -117,9 +122,9 @@ def test_unigram_models_are_tried_between_one_piece_and_the_most(monkeypatch):
 
     monkeypatch.setattr(tokenizer_rates, "train_unigram", train)
     for target in (0.02, 0.3, 0.55, 0.9, 1.0):
-        for trials in (4, 6):
+        for trials, options in ((4, {"trials": 4}), (6, {})):
             sizes.clear()
-            chosen = unigram_at_rate([TEXT], [bytes(1000)], target, trials=trials)
+            chosen = unigram_at_rate([TEXT], [bytes(1000)], target, **options)
             assert len(sizes) == 1 + trials and max(sizes) == most and min(sizes) > 257
             rates = {size: len(train([], vocabulary=size)(bytes(1000))) / 1000 for size in [*sizes]}
             assert chosen.vocabulary == min(rates, key=lambda size: abs(rates[size] - target))  # noqa: B023
@@ -129,12 +134,12 @@ def test_unigram_models_are_tried_between_one_piece_and_the_most(monkeypatch):
 def test_tokenizers_are_trained_to_a_size_or_to_a_rate_of_the_first_windows(monkeypatch):
     calls = []
     monkeypatch.setattr(tokenizer_rates, "unigram_at_rate", lambda *arguments: calls.append(arguments))
-    windows = [bytes([97 + n % 26]) * 1000 for n in range(300)]
+    windows = [bytes([97 + n % 26]) * 999 + b"\xff" for n in range(300)]
     for length, count in ((1000, 200), (60_000, 3), (500_000, 1)):
         train_on("unigram", windows, length=length, rate=0.25)
         texts, measured, rate = calls.pop()
         assert measured == windows[:count] and rate == 0.25
-        assert texts == [window.decode() for window in windows]
+        assert texts == [window[:-1].decode() + "\ufffd" for window in windows]
     for name, kind in (("bpe", TokenizerSplit), ("unigram", WordSplit)):
         split = train_on(name, [(WORDS + TEXT).encode()] * 2, length=9, vocabulary=300, rate=0.1)
         assert type(split) is kind and 257 <= split.tokenizer.get_vocab_size() <= 300

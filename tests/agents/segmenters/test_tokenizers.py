@@ -6,6 +6,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import (
     BPESegmenter,
+    TokenizerSplit,
     TrainedPieces,
     UnigramSegmenter,
     make_segmenter,
@@ -13,6 +14,9 @@ from rltok_rl.agents.segmenters import (
     train_bpe,
     train_unigram,
 )
+from rltok_rl.agents.segmenters.tokenizers import split_rows
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from rltok_rl.models import UNet, preset
 from rltok_rl.text import text_to_ids
@@ -54,6 +58,14 @@ def test_positions_are_bytes_for_any_characters():
             assert sum(lengths) == len(text) and min(lengths) >= 1
     encoding = BPE.tokenizer.encode(TEXT)
     assert BPE(TEXT.encode()) == list(map(len, encoding.tokens)) and BPE.tokenizer.decode(encoding.ids) == TEXT
+    marking = Tokenizer.from_str(BPE.tokenizer.to_str())  # puts a special token of no byte before a text
+    marking.add_special_tokens(["<s>"])
+    marking.post_processor = TemplateProcessing("<s> $A", special_tokens=[("<s>", marking.token_to_id("<s>"))])
+    assert TokenizerSplit(marking)(TEXT.encode()) == BPE(TEXT.encode())
+    words = torch.tensor([256, *WORDS.encode()])  # a begin-of-text mark stands for the first byte's boundary
+    for length in range(1, 9):
+        expected = [True, False, *starts_of_pieces(BPE(WORDS.encode()[: length - 1]))[1:]][:length]
+        assert split_rows(BPE, words[None, :length]).tolist() == [expected]
 
 
 def test_larger_vocabularies_have_fewer_boundaries():
@@ -69,6 +81,11 @@ def test_spaces_belong_to_the_word_before():
     assert pieces_of(PIECES, "singing token\n\tsings") == ["sing", "ing ", "token\n\t", "sing", "s"]
     assert pieces_of(PIECES, "  token  token") == ["  ", "token  ", "token"]
     assert all(" " not in piece[:-1] for piece in pieces_of(PIECES, WORDS))
+    kinds = " \t\n\r\f\v"
+    assert all(PIECES(f"singing{space}sing".encode()) == [4, 4, 4] for space in kinds)
+    vocabulary = train_unigram(["singing".join(2 * kinds) * 9], vocabulary=300).tokenizer.get_vocab()
+    letters = {chr(256 + ord(space)) for space in kinds}  # in the byte-level alphabet
+    assert "ing" in vocabulary and not any(len(piece) > 1 and {*piece} & letters for piece in vocabulary)
     drawn = boundaries_of(UnigramSegmenter(PIECES), "singing token")
     assert "".join("_|"[a] for a in drawn) == "|___|___|____"
 

@@ -59,6 +59,7 @@ def test_distribution_equals_torch():
     assert ours.sample().dtype == ours.mode.dtype == torch.int64
     assert ours.sample((3,)).shape == (3, 25) and ours.expand((2, 25)).logits.shape == (2, 25)
     torch.testing.assert_close(ours.log_prob(ours.enumerate_support()).exp().sum(0), torch.ones(25))
+    assert ours.enumerate_support(expand=False).tolist() == [[0], [1]]
     assert BernoulliBoundary(torch.zeros(1)).mode.item() == 0  # a tie is no boundary
     few = BernoulliBoundary(torch.tensor([-2.0, 0.0, 1.0]))
     mean = few.sample((40_000,)).float().mean(0)  # a standard error is at most 0.0025
@@ -180,7 +181,11 @@ def test_refusals(env, model):
         (lambda: FixedStrideActor(0), ValueError, "stride must be an integer of at least 1, got 0"),
         (lambda: collector(lambda td: td), ValueError, "policy must draw whole windows .* got function"),
         (lambda: collector(max_frames_per_traj=10), ValueError, "max_frames_per_traj needs .* stepped .* got 10"),
-        (lambda: collector(frames_per_batch=42), ValueError, "frames_per_batch must be a multiple of the 4 rows"),
+        (lambda: collector(init_random_frames=8), ValueError, "init_random_frames needs .* stepped .* got 8"),
+        *(
+            (lambda n=n: collector(frames_per_batch=n), ValueError, f"frames_per_batch must be .* 4 rows, got {n}")
+            for n in (42, 0, -4)
+        ),
         (lambda: collector(env=TransformedEnv(env, RewardSum())), ValueError, "env must have .* got RewardSum"),
         (lambda: EnvBase.rollout(two_lags, 5, LearnedBoundaryActor(model)), ValueError, too_many_lags),
         (lambda: two_lags.parallel_rollout(LearnedBoundaryActor(model)), ValueError, too_many_lags),

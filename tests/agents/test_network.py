@@ -95,18 +95,20 @@ def test_the_check_of_a_network_leaves_its_modes(env):
 def test_refusals(env):
     plain = ByteBoundaryEnv(env.model, TEXT, num_steps=16)
     for make, error, message in [
-        (
-            lambda: NetworkActor(nn.Linear(1, 1), ["recent"]),
-            ValueError,
-            r"in_keys must .* got \['recent'\]; num_lags=w",
+        *(
+            (lambda k=k: NetworkActor(nn.Linear(1, 1), ["byte", k]), ValueError, f"in_keys must .*'{k}'.; num_lags=w")
+            for k in ("recent", "final_log_prob", "second_boundary", "second_probability")
         ),
         (lambda: NetworkActor(lambda byte: byte, ["byte"]), TypeError, "network must be a torch.nn.Module, got <func"),
         (lambda: NetworkActor(nn.Linear(1, 1), ["byte"], num_lags=-1), ValueError, "num_lags must be .* got -1"),
         (lambda: NetworkActor(nn.Linear(1, 1), "byte"), ValueError, "in_keys must be a list .* got 'byte'"),
-        (
-            lambda: NetworkActor(nn.LSTM(64, 1), ["encoder_state"]),
-            ValueError,
-            "got LSTM, .* torchrl.collectors",
+        *(
+            (
+                lambda kind=kind: NetworkActor(kind(64, 1), ["encoder_state"]),
+                ValueError,
+                f"got {kind.__name__}, .*collectors",
+            )
+            for kind in (nn.LSTM, nn.GRUCell)
         ),
         (
             lambda: env.parallel_rollout(NetworkActor(nn.Linear(64, 2), ["encoder_state"])),

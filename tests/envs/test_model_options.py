@@ -161,11 +161,17 @@ def test_rates_are_log_uniform_and_drawn_after_the_places():
 def test_actors_score_what_was_drawn():
     """From stored states, and from bytes."""
     model = make(rate_embedding=True)
+    again, whole = EncodingBoundaryActor(model), EncodingBoundaryActor(model, whole_rows=True)
+    for documents, num_steps, actors in ((SHORT, 37, [again]), (LONG, 24, [again, whole]), (LONG, 9, [again, whole])):
+        rollout = rated(model, documents).parallel_rollout(max_steps=num_steps)
+        for actor in (LearnedBoundaryActor(model), *actors):
+            with set_recurrent_mode(True):
+                found = actor.get_dist(rollout.clone()).logits
+            torch.testing.assert_close(found, rollout["logits"], rtol=0, atol=1e-4)
+    restarts = over(make(), SHORT).parallel_rollout(max_steps=37)
+    with pytest.raises(ValueError, match="every byte of one text in order, got position 0 after"):
+        EncodingBoundaryActor(make(), whole_rows=True).get_dist(restarts)
     rollout = rated(model, SHORT).parallel_rollout(max_steps=37)
-    for actor in (LearnedBoundaryActor(model), EncodingBoundaryActor(model)):
-        with set_recurrent_mode(True):
-            found = actor.get_dist(rollout.clone()).logits
-        torch.testing.assert_close(found, rollout["logits"], rtol=0, atol=1e-4)
     fixed = LearnedBoundaryActor(model, target_rate=0.3).get_dist(rollout.exclude("target_rate")).logits
     other = rollout.clone().set("target_rate", torch.full_like(rollout["target_rate"], 0.3))
     torch.testing.assert_close(fixed, LearnedBoundaryActor(model).get_dist(other).logits)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import _CACHED_NO_EXIST
+from huggingface_hub.errors import LocalEntryNotFoundError
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
     EntropyThreshold,
@@ -18,6 +21,7 @@ from rltok_rl.agents.segmenters import (
     own_state,
     read_window,
     save_segmenter,
+    saved,
     train_bpe,
     train_unigram,
 )
@@ -218,6 +222,38 @@ def test_a_saved_segmenter_replaces_an_earlier_one(tmp_path):
         save_segmenter(tmp_path, make_segmenter(name, model), model, name=name, options={})
         assert type(load_segmenter(tmp_path, model)) is type(make_segmenter(name, model))
     assert [path.name for path in tmp_path.iterdir()] == ["segmenter.json"]
+
+
+def test_a_segmenter_of_the_hub_is_fetched_with_the_given_options(tmp_path, monkeypatch, capsys):
+    model, split = UNet(preset("tiny", width=16)), train_unigram([TEXT.decode()], vocabulary=280)
+    options: dict[str, Any] = {"predictor": "trained", "hidden": 8}
+    segmenter = make_segmenter("unigram", model, tokenizer=split, **options)
+    save_segmenter(tmp_path, segmenter, model, name="unigram", options=options)
+    asked: list[tuple] = []
+    places = {"revision": "v2", "cache_dir": "cache"}
+
+    def download(*names: str, **given: Any) -> str:
+        asked.append((*names, given))
+        return str(tmp_path / names[1])
+
+    def missing(*_: str, **__: Any) -> str:
+        raise LocalEntryNotFoundError("offline")
+
+    def cached(hub_id: str, name: str, **given: Any) -> Any:
+        return _CACHED_NO_EXIST if (hub_id, name, given) == (hub, "segmenter.json", places) else None
+
+    hub = "somebody/a-model"
+    monkeypatch.setattr(saved, "hf_hub_download", download)
+    loaded = load_segmenter(hub, model, token="secret", **places)
+    assert same(loaded.state_dict(), segmenter.state_dict()) and loaded.split(TEXT) == split(TEXT)
+    files = ("segmenter.json", "segmenter.safetensors", "tokenizer.json")
+    assert asked == [(hub, file, {"token": "secret", **places}) for file in files]
+    monkeypatch.setattr(saved, "hf_hub_download", missing)
+    monkeypatch.setattr(saved, "try_to_load_from_cache", cached)
+    assert load_segmenter(hub, model, token="secret", **places) is None  # known to have none
+    assert f"{hub} has no segmenter.json: its own policy draws" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match=f"{hub} may have a segmenter.json that is not in the cache"):
+        load_segmenter(hub, model, revision="v1", cache_dir="cache")
 
 
 def test_state_of_another_segmenter_is_refused():

@@ -562,6 +562,22 @@ def test_refusals():
             lambda: read_byte(model, oracle, start_reading(model, oracle, 1), bytes_[0, :1]),
             "segmenter must not look ahead to be streamed, got SpaceByte",
         ),
+        (lambda: segmenter(states[:0], bytes_[:0]), "must agree and not be empty"),
+        (
+            lambda: segmenter.step(states[:, 0], bytes_[:1, 0], segmenter.start(2)),
+            r"states \[B, D\] and byte_ids \[B\]",
+        ),
+        (lambda: segmenter.start(0), "num_rows must be an integer of at least 1, got 0"),
+        (
+            lambda: draw_from_bytes(make_segmenter("hnet", model), bytes_),
+            "got 'HNetSegmenter', which reads encoder sta",
+        ),
+        (lambda: segment_text(model, segmenter, ""), "text must have at least 1 byte, got an empty text"),
+        # At the call, before any byte is drawn.
+        (lambda: write_on(model, oracle, "a", max_bytes=1), "segmenter must not look ahead to write, got SpaceByte"),
+        (lambda: write_on(model, segmenter, "", max_bytes=1), "prompt must not be empty"),
+        (lambda: write_on(model, segmenter, "a", max_bytes=-1), "max_bytes must be an integer of at least 0, got -1"),
+        (lambda: write_on(model, segmenter, "a", max_bytes=1, top_k=0), "top_k must be an integer of at least 1"),
     ]:
         with pytest.raises(ValueError, match=words):
             call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -163,7 +164,7 @@ def test_refused_arguments(make_env, model):
         ({"num_steps": 0}, "num_steps must be an integer of at least 1, got 0"),
         ({"batch_size": (2, 3)}, "batch_size must be [] or [B] with B >= 1, got [2, 3]"),
         ({"batch_size": 3}, "batch_size must be [] or [B] with B >= 1, got 3"),
-        ({"price": -0.1}, "price must be a finite number of at least 0, got -0.1"),
+        *(({"price": p}, f"price must be a finite number of at least 0, got {p}") for p in (-0.1, math.inf, math.nan)),
         ({"reward": "fame"}, "or a function (environments and training: also 'relative'), got 'fame'"),
         ({"num_steps": 5000}, "documents must have at least the 5001 bytes of a window, got 440 in document 0"),
     ]:

@@ -41,7 +41,8 @@ def test_docstrings_state_the_scores_of_simple_policies(name):
     threshold, (best, *others) = gymnasium.spec(name).reward_threshold, sorted(stated.values(), reverse=True)
     assert stated["optimum"] == best > threshold > max(others) and threshold == ENVIRONMENTS[name]["reward_threshold"]
     assert 0.85 < (threshold - stated["never"]) / (best - stated["never"]) < 0.96
-    assert f"at a\n    mean return of {threshold} over" in type(gymnasium.make(name).unwrapped).__doc__
+    doc, price = type(gymnasium.make(name).unwrapped).__doc__, ENVIRONMENTS[name]["kwargs"]["price"]
+    assert f"at a\n    mean return of {threshold} over" in doc and f"a price of {price} nats per boundary" in doc
 
 
 @each(name=WORLDS)

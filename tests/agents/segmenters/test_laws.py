@@ -12,6 +12,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
+    ActorSegmenter,
     BPESegmenter,
     Segmenter,
     SegmenterActor,
@@ -28,6 +29,8 @@ from rltok_rl.agents.segmenters import (
     write_on,
 )
 from rltok_rl.agents.segmenters.tokenizers import split_rows
+from torchrl.envs import ExplorationType
+from torchrl.envs.utils import set_exploration_type
 
 import rltok_rl.models.mixing
 from rltok_rl.diagnostics.segmenter_laws import SEGMENTER_LAWS, fixed_uniforms, read_streamed
@@ -199,6 +202,40 @@ def test_rounding_needs_no_random_numbers():
         assert torch.equal(segments.boundaries[:, 1:], segments.logits[:, 1:] > 0), name
 
 
+@torch.no_grad()
+def test_actors_take_the_likelier_decision_when_exploration_is_off():
+    """In windows and in steps, whatever the random numbers are."""
+    for name in ("learned", "bernoulli"):
+        model, segmenter = build(CASES[name])
+        byte_ids = texts(2, 19)
+        assert segmenter.draws_at_random
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            assert not segmenter.draws_at_random
+            segments = segmenter(model.encode(byte_ids), byte_ids)
+            streamed, _ = read_streamed(model, segmenter, byte_ids, fixed_uniforms(byte_ids))
+        assert torch.equal(segments.boundaries[:, 1:], segments.logits[:, 1:] > 0), name
+        assert torch.equal(streamed, segments.boundaries), name
+
+
+@torch.no_grad()
+def test_logits_are_computed_in_single_precision_at_least():
+    """A narrow logit would round probabilities; so would a narrow score an entropy's threshold."""
+    model, byte_ids = UNet(preset("tiny", width=16)).bfloat16(), texts(2, 9)
+    for name, options in (
+        *((name, {"hidden": 8}) for name in ("gumbel", "magnet", "grouped", "entropy-spike")),
+        ("unigram", {"tokenizer": PIECES, "predictor": "trained", "hidden": 8}),
+        *((f"entropy-{rule}", {}) for rule in ("threshold", "monotonic")),
+        ("hnet", {}),
+    ):
+        segmenter = make_segmenter(name, model, **options)
+        assert {parameter.dtype for parameter in segmenter.parameters()} == {torch.bfloat16}
+        whole = read_window(model, segmenter, byte_ids).segments
+        step, _ = segmenter.step(model.encode(byte_ids)[:, 0], byte_ids[:, 0], segmenter.start(2))
+        for segments in (whole, step):
+            number = segments.scores if segments.logits is None else segments.logits
+            assert number.dtype == torch.float32, name
+
+
 OWN = {"predictor": "own"}
 TRAINED = {"tokenizer": PIECES, "predictor": "trained", "hidden": 8}
 # For each segmenter: options that all its cases share, and another value of every other option.
@@ -309,6 +346,9 @@ def test_options_that_are_given_are_the_ones_that_count():
         assert float(segmenter.threshold) == threshold, options
         assert getattr(segmenter, "threshold_add", None) == options.get("threshold_add"), options
     assert made("hnet").coefficients == {"ratio": 0.03}
+    grouped = made("grouped")
+    assert (grouped.block, grouped.group_size, grouped.advantage, grouped.detached) == (64, 4, "centred", True)
+    assert all(segmenter.evaluation == "sample" for segmenter in (grouped, magnet, made("gumbel", hidden=8)))
     trained = {"predictor": "trained", "tokenizer": PIECES}
     for name, hidden in (
         ("gumbel", 2048),
@@ -562,6 +602,8 @@ def test_refusals():
             lambda: read_byte(model, oracle, start_reading(model, oracle, 1), bytes_[0, :1]),
             "segmenter must not look ahead to be streamed, got SpaceByte",
         ),
+        (lambda: ActorSegmenter(segmenter), "actor must draw whole windows .*, got ExactRandom"),
+        (lambda: SegmenterActor(segmenter)(states), "ExactRandom draws whole windows .*; read_byte reads byte by byte"),
         (lambda: segmenter(states[:0], bytes_[:0]), "must agree and not be empty"),
         (
             lambda: segmenter.step(states[:, 0], bytes_[:1, 0], segmenter.start(2)),
@@ -579,5 +621,5 @@ def test_refusals():
         (lambda: write_on(model, segmenter, "a", max_bytes=-1), "max_bytes must be an integer of at least 0, got -1"),
         (lambda: write_on(model, segmenter, "a", max_bytes=1, top_k=0), "top_k must be an integer of at least 1"),
     ]:
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises((ValueError, TypeError), match=words):
             call()

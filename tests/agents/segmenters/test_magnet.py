@@ -80,3 +80,7 @@ def test_one_script_alone_is_the_gumbel_segmenter():
     assert torch.equal(ours.boundaries[:, 1:], theirs.boundaries[:, 1:])
     losses = [s.losses(x, byte_ids, states)["binomial"] for s, x in ((magnet, ours), (gumbel, theirs))]
     torch.testing.assert_close(*losses)
+    pairs = zip(losses, (magnet.predictors["cyrillic"], gumbel.predictor), strict=True)
+    slopes = [torch.autograd.grad(loss, predictor.parameters(), retain_graph=True) for loss, predictor in pairs]
+    torch.testing.assert_close(*slopes)
+    assert slopes[0][0].abs().max() > 1e-6

@@ -88,6 +88,7 @@ def test_the_published_predictors():
             assert (first.in_features, first.out_features, last.out_features) == (64, given or hidden, 1)
             assert isinstance(act, activation) and segmenter.temperature == temperature
             assert segmenter.eval().draws_at_random  # as the released code
+            assert 0.5 < segmenter.tokens.null.std() < 2
     routed = make_segmenter("hnet", UNet(preset("tiny", norm_eps=0.5)))
     assert routed.byte_norm.eps == routed.token_norm.eps == 0.5
 

@@ -184,7 +184,9 @@ def test_options_of_languages(tmp_path):
     assert LexiconVectorEnv(2, language=mine).language is mine
     model = UNet(preset("tiny", window=3, num_encoder_layers=2))
     assert RecallVectorEnv(2, model=model).language.window == 5  # what two layers of three bytes see
-    assert RecallVectorEnv(2, model=model).env.num_steps == RecallGym(model=model).env.num_steps == 128
+    single = RecallGym(model=model, render_mode="ansi")
+    single.reset(options={"text": "#0"})
+    assert RecallVectorEnv(2, model=model).env.num_steps == single.env.num_steps == 128 and single.render() == "#"
     model.save_pretrained(tmp_path / "run")
     env = RecallVectorEnv(2, model=tmp_path / "run", num_steps=8)
     assert env.language.window == 5 and same(env.env.model, model)

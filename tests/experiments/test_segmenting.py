@@ -222,6 +222,12 @@ def test_a_saved_segmenter_replaces_an_earlier_one(tmp_path):
         save_segmenter(tmp_path, make_segmenter(name, model), model, name=name, options={})
         assert type(load_segmenter(tmp_path, model)) is type(make_segmenter(name, model))
     assert [path.name for path in tmp_path.iterdir()] == ["segmenter.json"]
+    folder, other = (model.save_pretrained(tmp_path / name) for name in ("model", "other"))
+    assert load_segmenter(folder, model) is None  # a model without a run
+    (tmp_path / "config.yaml").write_text("segmenter: {name: uniform}\n")
+    assert load_segmenter(other, model) is None
+    with pytest.raises(ValueError, match="model must hold segmenter.json, because .* names the segmenter 'uniform'"):
+        load_segmenter(folder, model)
 
 
 def test_a_segmenter_of_the_hub_is_fetched_with_the_given_options(tmp_path, monkeypatch, capsys):

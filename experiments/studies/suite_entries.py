@@ -43,8 +43,8 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "ppo_batch_mean": (*_RETURN, "baseline=batch_mean", "loss=ppo"),
     "local_flips": ("estimator=near_flips",),
 }
-"""Options of estimators by name; names of baselines are those of the discounted return. The two of PPO have three
-epochs of the policy a batch, with a critic or with the batch mean."""
+"""Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
+a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""
 RECIPES = {"paper": 0.99, "paper@0.9": 0.9, "released": 0.99, "released@0.9": 0.9, "ours": 0.9}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {

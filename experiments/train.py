@@ -34,7 +34,7 @@ from rltok_rl.experiments.runs.valid_options import check_options, read_device
 from rltok_rl.ranges import check_fields
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError
-from rltok_rl.training.distributed import Processes, Refused, init_processes, leave_words_to_main, main_speaks
+from rltok_rl.training.distributed import Processes, Refused, init_processes, is_main_rank, wait_for_main_error
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _compare(config: TrainConfig) -> None:
     """Train the systems of a comparison."""
     from rltok_rl.experiments.compare import train_systems
 
-    if not main_speaks() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if not is_main_rank() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.exit("rltok train: compare.systems are trained by one process each, got several (torchrun)")
     absent = missing_folders(Path(config.out))
     try:
@@ -111,8 +111,8 @@ def _named(error: Exception) -> str:
 def _end(message: str) -> NoReturn:
     """Exit because of the options; they are the same on all ranks, and rank 0 prints the error."""
     remove_sweep()
-    leave_words_to_main()
-    sys.exit(f"rltok train: {message}" if main_speaks() else 1)
+    wait_for_main_error()
+    sys.exit(f"rltok train: {message}" if is_main_rank() else 1)
 
 
 def check_sweep(line: CommandLine) -> list[TrainConfig]:
@@ -144,7 +144,7 @@ def main(line: CommandLine | None = None) -> None:
     except ValueError as error:
         _end(str(error))
     sys.argv[1:] = line.arguments
-    if not main_speaks():  # rank 0 prints options and errors
+    if not is_main_rank():  # rank 0 prints options and errors
         sys.argv += ["hydra.output_subdir=null", "hydra/job_logging=disabled"]
     configured()
 

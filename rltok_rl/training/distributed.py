@@ -1,4 +1,4 @@
-"""Processes that train together: how they meet, agree, share values, and fail.
+"""Process group of a training: start, barriers, collectives, errors.
 
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroup, Store
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
+from rltok_rl.renamed import renamed_names
 from rltok_rl.training.checkpoint import put_together, take_apart
 from rltok_rl.training.watchdog import watching
 
@@ -87,9 +88,9 @@ class Processes:
         return num_rows // self.world_size
 
     def meet(self) -> None:
-        """Wait until all ranks have called this as often, for up to :data:`PREPARATION_TIMEOUT`, without a collective.
+        """Wait for all ranks at a barrier through the store, for up to :data:`PREPARATION_TIMEOUT`.
 
-        Collectives time out after :data:`TIMEOUT`, which work of one rank may outlast.
+        It is not a collective: those time out after :data:`TIMEOUT`, which work of one rank may outlast.
         """
         if self.store is None:
             self.any(False)
@@ -163,7 +164,7 @@ class Processes:
         if error is None:
             dist.destroy_process_group()
         elif isinstance(error, Refused):
-            leave_words_to_main()
+            wait_for_main_error()
         elif isinstance(error, Exception):
             words = ("gloo", "nccl", "peer")  # of an error whose cause is the end of another rank
             if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words):
@@ -171,17 +172,17 @@ class Processes:
             get_error_handler().record_exception(error)
 
 
-def main_speaks() -> bool:
-    """Whether this is rank 0, or will be once :func:`init_processes` is called."""
+def is_main_rank() -> bool:
+    """Return whether this process is rank 0, or will be after :func:`init_processes`."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def leave_words_to_main() -> None:
-    """Before a rank other than 0 exits on an error that all ranks have, wait until rank 0 has printed it.
+def wait_for_main_error() -> None:
+    """Wait, on other ranks than 0, until rank 0 has printed an error that all ranks raise.
 
-    torchrun ends all ranks after the first failure, perhaps before rank 0 comes to its message.
+    torchrun ends all ranks after the first failure, perhaps before rank 0 has printed its message.
     """
-    if not main_speaks():
+    if not is_main_rank():
         time.sleep(_GRACE)
 
 
@@ -249,3 +250,6 @@ def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta = T
                 missing.discard(other)
         time.sleep(0.01)
     return PrefixStore(prefix, store)
+
+
+__getattr__ = renamed_names(globals(), {"main_speaks": "is_main_rank"})

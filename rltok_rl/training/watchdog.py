@@ -1,13 +1,13 @@
 """Find a rank that hangs while others wait for it, name it, and end the job.
 
-In each rank, a thread looks at the main thread nine times in ``seconds`` and publishes what it sees. A rank hangs if it
-computes nothing for ``seconds`` and waits for no other, or if it publishes nothing. A rank that waits for it for as
-long says so and exits, whereupon torchrun ends or restarts all ranks. It first kills a stopped process on its machine,
-which torchrun would wait for.
+In each rank, a thread inspects the main thread nine times in ``seconds`` and publishes a heartbeat. A rank is hung if,
+for ``seconds``, it neither computes nor waits for others, or publishes no heartbeat. A rank that has waited for it as
+long reports it and exits, and torchrun ends or restarts the job. If the hung process runs on the same machine and may
+be stopped, it is killed first, because torchrun would wait for it.
 
-Slow work is no hang: while one rank downloads, evaluates or saves, the others wait outside collectives
-(``Processes.meet``). They end only if that rank publishes nothing or none of its threads does anything: even a slow
-download wakes one. A rank that compiles, perhaps in other processes, counts as computing.
+Slow work is not a hang: while one rank downloads, evaluates or saves, the others wait outside collectives
+(``Processes.meet``). They exit only if that rank publishes no heartbeat or all its threads are idle; even a slow
+download wakes a thread. A rank that compiles, perhaps in other processes, counts as computing.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from typing import cast
 from torch.distributed import Store
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-_LOOKS = 9  # that must all find the same
-_IDLE = 0.01  # share of a processor that a rank uses at most if it computes nothing,
-_STILL = 2e-5  # and that each of its threads uses at most if it does not even receive data
-# Parts of "path function, line": of the innermost frames of a main thread that waits for other ranks in a collective,
+_BEATS = 9  # heartbeats in ``seconds``; a verdict needs so many equal ones in a row
+_IDLE = 0.01  # largest share of a processor that an idle rank uses
+_STILL = 2e-5  # largest share that a thread uses if it does not even receive data
+# Parts of frames as "path function, line".
+# Innermost frames of a main thread that waits for other ranks in a collective:
 _COLLECTIVES = ("torch/distributed/", "training/metrics.py fetch", "training/distributed.py mean")
 _CALLED_THROUGH = "_fully_shard.py wrapped_method"  # FSDP2 calls the model's methods through it
-# of any frame of a main thread that waits outside collectives, of any thread that compiles, and of any that waits for a
-# disk or in a library with timeouts of its own.
+# Frames of a main thread that waits outside collectives:
 _MEETING = "training/distributed.py meet"
+# Frames of a compiler, in any thread:
 _COMPILING = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py")
+# Frames of slow disks and of libraries with their own timeouts, in any thread:
 _PATIENT = ("data/disk.py flush", "/huggingface_hub/", "/wandb/")
 
 
@@ -45,13 +47,13 @@ _PATIENT = ("data/disk.py flush", "/huggingface_hub/", "/wandb/")
 def watching(store: Store, rank: int, world_size: int, seconds: float) -> Iterator[None]:
     """Watch the ranks in the block, which is run by the main thread."""
     watchdog = Watchdog(store.clone() if hasattr(store, "clone") else store, rank, world_size, seconds)
-    watchdog.look()  # it has begun, and is missed if it ends before the thread looks
+    watchdog.beat()  # at once, so that others miss this rank even if it ends before the thread's first heartbeat
     left = threading.Event()
 
     def watch() -> None:
-        while not left.wait(seconds / _LOOKS):
+        while not left.wait(seconds / _BEATS):
             try:
-                verdict = watchdog.look()
+                verdict = watchdog.beat()
             except RuntimeError:  # the store is gone, and with it the job
                 return
             if verdict is not None and not left.is_set():
@@ -68,32 +70,32 @@ def watching(store: Store, rank: int, world_size: int, seconds: float) -> Iterat
 
 @dataclass
 class Watchdog:
-    """What a rank publishes of its main thread, and has seen of others."""
+    """Heartbeat of this rank's main thread, and the last heartbeats of the others."""
 
     store: Store
     rank: int
     world_size: int
     seconds: float
-    _looks: int = 0
-    _idle: int = 0  # looks in a row that found the main thread idle
-    _still: int = 0  # looks in a row in which no thread did anything
-    _waiting: int = 0  # looks in a row that found it waiting for other ranks
+    _beats: int = 0
+    _idle: int = 0  # heartbeats in a row with an idle main thread
+    _still: int = 0  # heartbeats in a row with all threads idle
+    _waiting: int = 0  # heartbeats in a row with a main thread that waits for other ranks
     _meeting: bool = False  # outside a collective
     _processor: float = 0.0
     _threads: dict[str, int] = field(default_factory=dict)
     _ignored: set[str] = field(default_factory=lambda: {*_nanoseconds()} - {str(os.getpid())})  # of process groups
     _seen: list[bytes] = field(default_factory=list)
-    _silent: list[int] = field(default_factory=list)  # looks in a row without news, by rank
-    _dead: int | None = None  # the rank that gave no sign of life
+    _silent: list[int] = field(default_factory=list)  # heartbeats missed in a row, by rank
+    _dead: int | None = None  # the rank without heartbeats
 
     def __post_init__(self) -> None:
         self.store.set(f"process {self.rank}", f"{_starter()} {os.getpid()}")
 
-    def look(self) -> str | None:
-        """Publish what the main thread does; return the verdict on a rank that hangs, "" if another rank has one."""
+    def beat(self) -> str | None:
+        """Publish a heartbeat; return the verdict on a hung rank, "" if another rank has reported one, else None."""
         main, threads = _frames()
         before, self._processor = self._processor, time.process_time()
-        busy = self._processor - before > _IDLE * self.seconds / _LOOKS
+        busy = self._processor - before > _IDLE * self.seconds / _BEATS
         moving = self._any_thread_moves()
         inner = [frame for frame in main[:4] if _CALLED_THROUGH not in frame]
         waiting = any(part in frame for part in _COLLECTIVES for frame in inner)
@@ -102,17 +104,17 @@ class Watchdog:
         self._waiting = (self._waiting if met == self._meeting else 0) + 1 if waiting or self._meeting else 0
         self._idle = 0 if self._waiting or busy or compiling else self._idle + 1
         self._still = 0 if not self._idle or moving or patient else self._still + 1
-        self._looks += 1
-        self.store.set(f"{self.rank}", f"{self._looks} {self._idle} {self._still} {' < '.join(main[:3])}")
+        self._beats += 1
+        self.store.set(f"{self.rank}", f"{self._beats} {self._idle} {self._still} {' < '.join(main[:3])}")
         if self.store.check(["verdict"]):
             return ""
         return self._judge() if self._waiting else None
 
     def _any_thread_moves(self) -> bool:
-        """Whether a thread began, ended or ran since the last look; True on systems that do not say."""
+        """Whether a thread began, ended or ran since the last heartbeat; True on systems without ``/proc``."""
         ignored = {*self._ignored, str(threading.get_native_id())}
         before, self._threads = self._threads, {n: ran for n, ran in _nanoseconds().items() if n not in ignored}
-        least = _STILL * 1e9 * self.seconds / _LOOKS
+        least = _STILL * 1e9 * self.seconds / _BEATS
         same = before.keys() == self._threads.keys() != set()
         return not same or any(ran - before[name] > least for name, ran in self._threads.items())
 
@@ -126,18 +128,18 @@ class Watchdog:
         for rank, line in enumerate(news):
             self._silent[rank] = self._silent[rank] + 1 if line == self._seen[rank] else 0
             _, idle, still, place = line.decode().split(" ", 3)
-            looks = int(still if self._meeting else idle)
-            if self._waiting > _LOOKS and max(looks, self._silent[rank]) >= _LOOKS:
-                what = f"has computed nothing, in {place}" if looks >= _LOOKS else "has given no sign of life"
+            idle_beats = int(still if self._meeting else idle)
+            if self._waiting > _BEATS and max(idle_beats, self._silent[rank]) >= _BEATS:
+                what = f"has computed nothing, in {place}" if idle_beats >= _BEATS else "has given no sign of life"
                 first = self.store.add("verdict", 1) == 1
-                self._dead = rank if first and looks < _LOOKS else None
+                self._dead = rank if first and idle_beats < _BEATS else None
                 who = f"rank {rank} of {self.world_size} hangs"
                 return f"{who}: for {self.seconds:g} seconds it {what}, while others wait for it" if first else ""
         self._seen = news
         return None
 
     def end(self, verdict: str) -> None:
-        """Exit because of a rank that hangs, without the main thread, which may never return."""
+        """Exit because of a hung rank, without the main thread, which may never return."""
         if verdict:
             print(f"rltok train: {verdict}", file=sys.stderr, flush=True)
             get_error_handler().record_exception(RuntimeError(verdict))
@@ -145,7 +147,7 @@ class Watchdog:
         os._exit(1)
 
     def _kill_dead(self) -> None:
-        """Kill the rank that gave no sign of life if the same torchrun has started it: it may be stopped."""
+        """Kill the rank without heartbeats, which may be stopped, if the same torchrun started it."""
         if self._dead is not None:
             starter, process = self.store.get(f"process {self._dead}").decode().rsplit(" ", 1)
             if starter == _starter():
@@ -154,7 +156,7 @@ class Watchdog:
 
 
 def _starter() -> str:
-    """The process that started this one, named in a way that no other machine or container has."""
+    """Name of the parent process, unique across machines and containers."""
     try:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:  # not Linux

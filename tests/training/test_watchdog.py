@@ -93,13 +93,13 @@ def test_rank_without_a_sign_of_life_is_named(frame, monkeypatch):
     monkeypatch.setattr(watchdog, "_frames", lambda: ([frame], [frame]))
     dogs = [Watchdog(dist.HashStore(), 0, 2, SECONDS)]
     dogs += [Watchdog(dogs[0].store, 1, 2, SECONDS)]
-    assert [dog.look() for _ in range(30) for dog in dogs] == [None] * 60  # both wait for a third
-    verdicts = [dogs[0].look() for _ in range(20)]
+    assert [dog.beat() for _ in range(30) for dog in dogs] == [None] * 60  # both wait for a third
+    verdicts = [dogs[0].beat() for _ in range(20)]
     assert verdicts[:8] == [None] * 8
     (verdict,) = filter(None, verdicts)
     assert verdict.startswith("rank 1 of 2 hangs") and "has given no sign of life" in verdict
     assert (dogs[0]._dead, dogs[1]._dead) == (1, None)
-    assert dogs[1].look() == "", "it ends too if it lives"
+    assert dogs[1].beat() == "", "it ends too if it lives"
     monkeypatch.undo()
 
 
@@ -126,9 +126,9 @@ def test_idle_is_who_neither_computes_nor_waits_nor_compiles(stack, monkeypatch)
     monkeypatch.setattr(Watchdog, "_any_thread_moves", lambda self: False)
     dog = Watchdog(dist.HashStore(), 0, 1, SECONDS)
     for _ in range(3):
-        dog.look()
-    _, for_looks, still = map(int, dog.store.get("0").split()[:3])
-    assert (for_looks > 0) is idle and (still > 0) is (idle and others == []), "a library may wait for its own timeout"
+        dog.beat()
+    _, for_beats, still = map(int, dog.store.get("0").split()[:3])
+    assert (for_beats > 0) is idle and (still > 0) is (idle and others == []), "a library may wait for its own timeout"
     monkeypatch.undo()
 
 
@@ -142,11 +142,11 @@ def test_idle_rank_hangs_in_a_collective_and_a_still_one_outside_too(case, monke
     store = dist.HashStore()
     dogs = [Watchdog(store, rank, 2, SECONDS) for rank in (0, 1)]
     verdicts = []
-    for stage, (frame, looks) in enumerate(((ALL_REDUCE, 9), (MEET, 9), (ALL_REDUCE, 9), (MEET, 12), (ALL_REDUCE, 12))):
-        for rank in (1, 0) * looks:
+    for stage, (frame, beats) in enumerate(((ALL_REDUCE, 9), (MEET, 9), (ALL_REDUCE, 9), (MEET, 12), (ALL_REDUCE, 12))):
+        for rank in (1, 0) * beats:
             stack = [frame] if rank == 0 else ["time.py sleep, line 1"]
             monkeypatch.setattr(watchdog, "_frames", lambda stack=stack: (stack, stack))
-            verdicts += [(stage, verdict)] if (verdict := dogs[rank].look()) else []
+            verdicts += [(stage, verdict)] if (verdict := dogs[rank].beat()) else []
     assert [stage for stage, _ in verdicts] == ([] if hanging_stage is None else [hanging_stage])
     for _, verdict in verdicts:
         assert verdict.startswith("rank 1 of 2 hangs") and "has computed nothing, in time.py sleep" in verdict

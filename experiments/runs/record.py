@@ -74,7 +74,7 @@ class Recorder:
         options, data = config.snapshots, config.data
         self.total = -(-config.optim.total_bytes // trainer.bytes_per_update)
         self.due = set(snapshot_updates(self.total, options.count, spacing=options.spacing))
-        self._way = trainer.way
+        self._fraction_done = trainer.fraction_done
         self.snapshots = Snapshots(
             held=texts.held_out,
             actor=None if trainer.actor is trainer.policy else trainer.actor,
@@ -158,10 +158,10 @@ class Recorder:
 
     def _reached_snapshot(self) -> bool:
         """Whether a snapshot is due after this update; if FLOPs end training, by their spent share."""
-        before, self._way = self._way, self.trainer.way
+        before, self._fraction_done = self._fraction_done, self.trainer.fraction_done
         if self.trainer.options.total_flops is None:
             return self.snapshot_due
-        return any(before < update / self.total <= self._way for update in self.due)
+        return any(before < update / self.total <= self._fraction_done for update in self.due)
 
     def take_snapshot(self) -> dict[str, Any]:
         """Evaluate on held-out text and draw a sample; a collective, which returns the snapshot in the main process."""

@@ -194,12 +194,12 @@ def train_and_evaluate(
             evaluations[-1]["total_flops"] = trainer.total_flops_done
         if signal_batches and (signal := policy_signal(trainer, signal_batches)) is not None:
             evaluations[-1]["signal"] = signal
-        after_evaluation(evaluations[-1], trainer.way if by_flops else trainer.updates / total)
+        after_evaluation(evaluations[-1], trainer.fraction_done if by_flops else trainer.updates / total)
         start = time.process_time()
 
     def is_due() -> bool:
         if by_flops:
-            return trainer.done or trainer.way * num_evaluations >= len(evaluations)
+            return trainer.done or trainer.fraction_done * num_evaluations >= len(evaluations)
         return trainer.updates in due
 
     def after_update(_: dict[str, float]) -> None:

@@ -134,7 +134,7 @@ class Trainer:
     @property
     def done(self) -> bool:
         """Whether all bytes have been trained on, or all FLOPs spent."""
-        return self.way >= 1.0
+        return self.fraction_done >= 1.0
 
     @property
     def warming(self) -> bool:
@@ -152,8 +152,8 @@ class Trainer:
         return self.flops_done + self.tried_flops_done
 
     @property
-    def way(self) -> float:
-        """Share of the training that is done: of ``total_flops`` if given, else of ``total_bytes``."""
+    def fraction_done(self) -> float:
+        """Fraction of ``total_flops`` that is done if given, else of ``total_bytes``."""
         if self.options.total_flops is not None:
             return self.total_flops_done / self.options.total_flops
         return self.bytes_done / self.options.total_bytes
@@ -163,7 +163,7 @@ class Trainer:
         """Bytes of the whole training; an estimate if ``total_flops`` ends it."""
         if self.options.total_flops is None or not self.bytes_done:
             return self.options.total_bytes
-        return max(self.bytes_done, round(self.bytes_done / self.way))
+        return max(self.bytes_done, round(self.bytes_done / self.fraction_done))
 
     def update(self) -> dict[str, float]:
         """Make one update; returns its losses and metrics, ``lr``, ``grad_norm``, and FLOPs so far."""
@@ -179,7 +179,7 @@ class Trainer:
             raise self._failed
         options = self.options
         self.speed.start()
-        position = self.bytes_done if options.total_flops is None else self.way * options.total_bytes
+        position = self.bytes_done if options.total_flops is None else self.fraction_done * options.total_bytes
         ahead = self.bytes_per_update if options.lr_at == "end" else 0
         scale = cosine_schedule(
             position + ahead,  # without warm_up_start, the first update learns nothing at its start
@@ -239,6 +239,7 @@ class Trainer:
 
     tell = RenamedAttribute("fetch_metrics")
     told = RenamedAttribute("last_update")
+    way = RenamedAttribute("fraction_done")
 
     def _fetch(self) -> None:
         """Fetch pending metrics, check alarms and count FLOPs, update by update."""

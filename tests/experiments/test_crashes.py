@@ -50,7 +50,7 @@ class Stepper(SimpleNamespace):
         self.updates, self.killed_after = 0, killed_after
 
     bytes_done = property(lambda self: 128 * self.updates)
-    way = property(lambda self: self.updates / UPDATES)
+    fraction_done = property(lambda self: self.updates / UPDATES)
     done = property(lambda self: self.updates == UPDATES)
 
     def state_dict(self) -> dict:

@@ -364,20 +364,20 @@ def test_every_option_reaches_the_optimizer():
 
 def test_the_length_of_a_run_is_foreseen():
     trainer = make(updates=4)
-    assert trainer.expected_bytes == 4 * UPDATE and trainer.way == 0
+    assert trainer.expected_bytes == 4 * UPDATE and trainer.fraction_done == 0
     trainer.update()
-    assert trainer.expected_bytes == 4 * UPDATE and trainer.way == 0.25
+    assert trainer.expected_bytes == 4 * UPDATE and trainer.fraction_done == 0.25
     cost = trainer.flops_done
     for share in (2.0, 0.5):  # of the FLOPs of an update
         limited = make(updates=9, total_flops=share * cost)
         assert limited.expected_bytes == 9 * UPDATE
         limited.update()
-        way = limited.total_flops_done / (share * cost)
-        assert limited.way == pytest.approx(way) and limited.done == (share < 1)
-        assert limited.expected_bytes == max(UPDATE, round(UPDATE / way))
+        fraction = limited.total_flops_done / (share * cost)
+        assert limited.fraction_done == pytest.approx(fraction) and limited.done == (share < 1)
+        assert limited.expected_bytes == max(UPDATE, round(UPDATE / fraction))
     limited, seen = make(updates=9, total_flops=3 * cost, figures_every=5), []
     limited.advance()
-    assert limited.way > 0.2, "the next update's learning rate depends on it"
+    assert limited.fraction_done > 0.2, "the next update's learning rate depends on it"
     limited.run(lambda metrics: seen.append(limited.updates))
     assert seen[:3] == [2, 2, 3], "metrics are fetched after each update"
 

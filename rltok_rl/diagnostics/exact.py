@@ -19,14 +19,15 @@ from rltok_rl.diagnostics.enumeration import Texts, enumerate_rollouts
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.models.unet import UNet
+from rltok_rl.renamed import renamed_names
 from rltok_rl.utils import check_count
 
 Estimate = Callable[[TensorDictBase], TensorDictBase]
 """Writes ``advantage`` into a rollout: a value estimator, or a function."""
 
 
-def as_it_stands(estimator: Estimate, *shared: Any) -> Estimate:
-    """Return a function that estimates every rollout with a fresh copy of the estimator, as it is now.
+def freeze_estimator(estimator: Estimate, *shared: Any) -> Estimate:
+    """Freeze an estimator: each call uses a fresh copy of its current state.
 
     Its memory (a running mean, say) therefore never changes. Random numbers continue. Models that the estimator uses
     but does not own are shared, as are ``shared`` objects. State that a function keeps outside itself is not copied.
@@ -124,8 +125,8 @@ def expected_gradient(
 
     with ``g`` of :func:`~rltok_rl.diagnostics.gradient_quality.policy_gradient`. Compare it with
     :func:`exact_head_gradient`. Of each text of T + 1 bytes, (2^(T - 1))^R batches are judged, at most
-    :data:`MOST_BATCHES`. An estimator with memory judges every batch with its current memory (:func:`as_it_stands`).
-    Use float64 and training mode.
+    :data:`MOST_BATCHES`. An estimator with memory keeps its current memory for all of them
+    (:func:`freeze_estimator`). Use float64 and training mode.
     """
     num_rows = check_count("num_rows", num_rows)
     rollouts = enumerate_rollouts(model, texts, reward=reward)  # [M, n, T]
@@ -134,7 +135,7 @@ def expected_gradient(
         counts = f"{num_strings} boundary strings in {num_rows} rows, {num_strings**num_rows}"
         raise ValueError(f"texts and num_rows must make at most {MOST_BATCHES} batches, got {counts}")
     strings = torch.tensor(list(product(range(num_strings), repeat=num_rows)))  # [C, R]
-    judge = as_it_stands(estimator, model)
+    judge = freeze_estimator(estimator, model)
     gradients = []
     for of_text in rollouts.unbind(0):
         batches = of_text[strings]  # [C, R, T]
@@ -196,3 +197,6 @@ def _per_string(model: UNet, texts: Texts, price: float) -> tuple[Tensor, Tensor
     charged = price * rollouts["action"].to(rollouts["logits"].dtype)
     losses = (charged - rollouts["next", "final_log_prob"].squeeze(-1)).mean(-1)
     return rollouts["log_weight"][..., 0].exp(), losses
+
+
+__getattr__ = renamed_names(globals(), {"as_it_stands": "freeze_estimator"})

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from rltok_rl.diagnostics.exact import (
     EnumeratedRollouts,
-    as_it_stands,
     exact_gradient,
     exact_head_gradient,
     expected_gradient,
+    freeze_estimator,
 )
 from rltok_rl.diagnostics.laws import LAWS, NUM_STEPS, broken_laws
 from rltok_rl.diagnostics.segmenter_laws import SEGMENTER_LAWS, broken_segmenter_laws
@@ -180,7 +180,7 @@ def test_random_numbers_run_on_where_the_memory_stands_and_locks_are_refused():
 
     noisy = Noisy(gamma=1.0)
     noisy.generator = torch.Generator().manual_seed(0)
-    judge = as_it_stands(noisy)
+    judge = freeze_estimator(noisy)
     rollout = EnumeratedRollouts(opinionated().double(), ["to be"], num_rows=2, seed=0)(1)
     assert not torch.equal(judge(rollout.copy())["advantage"], judge(rollout.copy())["advantage"])
     noisy.lock = threading.Lock()

@@ -120,7 +120,7 @@ def differing_options(runs: Mapping[str, RunFolder]) -> dict[str, dict[str, Any]
 def _method(run: RunFolder) -> dict[str, Any]:
     """The options of a run that say how it learns; fields of the model are those in effect.
 
-    An option that a run lacks is newer than it; its default is what such a run did.
+    Options that were added after the run have their defaults, which are what such a run did.
     """
     given = {group: asdict(GROUPS[group]()) | run.config.get(group, {}) for group in _METHOD}
     defaults = {field.name: field.default for field in fields(UNetConfig)}
@@ -242,7 +242,7 @@ def _pairs(table: SeedTable) -> list[str]:
         if by_seed is None or by_seed.error is None:
             verdict = "one seed or none in common, so without a test over seeds"
         else:
-            verdict = f"over seeds they {'can' if by_seed.significant else 'cannot'} be told apart"
+            verdict = f"over seeds they {'differ' if by_seed.significant else 'do not differ'} significantly"
         difference = f"{interval(by_seed)} over seeds, {interval(by_unit)} over {table.unit}s"
         lines.append(f"{name} minus {other}: {difference}; {verdict}.")
     return [bullets(lines)] if lines else []

@@ -1,4 +1,4 @@
-"""What is run: the demo, benchmarks, configurations, and results with the commands that made them.
+"""Commands, studies, benchmarks, configurations and committed results.
 
 Installed as ``rltok_rl.experiments``; import it by that name only.
 """

@@ -35,7 +35,7 @@ def check_trust(path: str | Path, name: str, trust_code: bool) -> None:
 
 
 def check_file(path: Path, name: str | None = None) -> None:
-    """Require a file, or a link to one; a pipe would be waited for forever. Errors call it ``name``."""
+    """Require a file, or a link to one; reading a pipe would block. Errors call it ``name``."""
     if not path.is_file():
         got = "something else" if path.exists() else "a link to nothing" if path.is_symlink() else "nothing"
         raise FileNotFoundError(f"{name or path} must be a file, got {got}")

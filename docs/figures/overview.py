@@ -13,7 +13,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 TEXT = "Learn to split"
 BOUNDARIES = [1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]
-TOKEN_COLOURS = ["#0072B2", "#E69F00", "#009E73"]  # Okabe-Ito: told apart by every kind of eye
+TOKEN_COLOURS = ["#0072B2", "#E69F00", "#009E73"]  # Okabe-Ito: distinct with any colour vision
 INK, SOFT, BAND, EARLY = "#222222", "#777777", "#ECEFF4", "#CC79A7"
 BYTES, ENCODER, POLICY, TOKENS, DECODER, OUT = 0.0, 1.05, 2.1, 3.75, 5.4, 6.5  # heights
 

@@ -58,9 +58,9 @@ HEAD = """\
 
 All options of `rltok train`, by group, with their defaults, ranges, units and the words that they take. A value outside
 its range is refused before anything is read or written. `GROUP=CHOICE` sets a whole group (`rate=hinge`),
-`GROUP.OPTION=VALUE` one option (`rate.coefficient=0.03`); `null` is none. What is left out is
-that of `{defaults}`; where the choice has the default, each file of the group sets it. What the groups are for is told
-in [training](../training.md).
+`GROUP.OPTION=VALUE` one option (`rate.coefficient=0.03`); `null` is none. Omitted groups default to
+`{defaults}`. "The choice has it" means that each file of the group sets the value. [Training](../training.md) describes
+the purpose of each group.
 """
 
 

@@ -1,6 +1,6 @@
 """Run benchmark sections, each in its own process, and print their table.
 
-A section that fails leaves a row that says so, and the others run. With ``--out``, files are written after each.
+A failed section is a row of the table; the others still run. With ``--out``, files are written after each section.
 """
 
 from __future__ import annotations

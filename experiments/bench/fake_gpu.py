@@ -8,9 +8,9 @@ the fused optimizer choose as for a GPU. These need values or a GPU, and have st
 - RMSNorm: one kernel forward and one backward;
 - attention of packed tokens (flex attention): torch's flash attention over rows of equal length, without a cap.
 
-Tensors hold torch's fake tensors of device ``cuda``. Torch's builds for CPUs cannot differentiate those, so C++ code is
-told ``xla``, a device that they do not have either: autocast treats it like ``cuda``, and the backward pass asks it for
-no streams. Its guard is registered once per process, before the first backward pass.
+Tensors hold torch's fake tensors of device ``cuda``. Torch's builds for CPUs cannot differentiate those, so C++ code
+sees device ``xla``, which is equally absent: autocast treats it like ``cuda``, and the backward pass asks it for no
+streams. Its guard is registered once per process, before the first backward pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same training step as it is usually written: what the fast paths are measured against.
+"""Reference training step in plain transformers code, for speed comparisons.
 
 Layers are transformers' own Gemma-2 layers with dense masks, [T, T] for bytes and [B, 1, S, S] for tokens; boundaries
 are drawn by a loop over bytes; every row of tokens is padded to the longest; both heads take a log-softmax over all of
@@ -21,7 +21,7 @@ from rltok_rl.models import UNetConfig
 
 
 class PlainOutput(NamedTuple):
-    """What a step's losses are made of."""
+    """Inputs of a step's losses."""
 
     boundaries: Tensor  # [B, T] bool
     boundary_logits: Tensor  # [B, T]
@@ -114,7 +114,6 @@ def plain_loss(out: PlainOutput, *, target_rate: float, gamma: float = 0.99) -> 
     """``L_auto + 0.01 L_policy + 0.01 L_rate + 0.1 L_early`` (Section 2.6), the batch's mean as baseline.
 
     Args:
-        out: of a forward pass.
         target_rate: boundaries per byte.
         gamma: discount.
     """
@@ -136,7 +135,7 @@ def plain_loss(out: PlainOutput, *, target_rate: float, gamma: float = 0.99) -> 
 
 
 def gemma_config(config: UNetConfig, mlp_ratio: int) -> Any:
-    """The configuration of a Gemma-2 layer of these sizes; its mask says who sees whom."""
+    """Return the configuration of a Gemma-2 layer of these sizes; the attention mask is passed separately."""
     from transformers.models.gemma2.modeling_gemma2 import Gemma2Config
 
     options: dict[str, Any] = {"attn_implementation": "eager" if config.attention_cap else "sdpa"}  # as for Gemma 2

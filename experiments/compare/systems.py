@@ -102,7 +102,7 @@ def _with_variant(config: TrainConfig, name: str, variant: Mapping[str, Any]) ->
 
 
 def _changes(values: Mapping[str, Any]) -> list[str]:
-    """Names of the changed options that recipes set; ``loss.critic`` is none, ``estimator.options`` stands for all."""
+    """Names of the changed options that recipes set; ``estimator.options`` covers its entries."""
     leaves, settings = [*_leaves(values)], recipe_settings(RECIPES[0])
     names = [name for leaf in leaves for name in settings if covers(name, leaf)]
     return [*names, *(leaf for leaf in leaves if leaf.startswith(MODEL) and leaf not in names)]

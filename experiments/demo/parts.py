@@ -214,7 +214,7 @@ class Race:
         return "done"
 
     def check(self) -> None:
-        """Raise TrainingFailed if a process ended with an error; signals sent by :meth:`end` are none."""
+        """Raise RunFailed if a process ended with an error, except by the signals of :meth:`end`."""
         for name, process in self.processes.items():
             if process.poll() not in (0, None, -signal.SIGTERM, -signal.SIGKILL):
                 log = self.folders[name] / "log.txt"

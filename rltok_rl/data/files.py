@@ -68,7 +68,7 @@ def list_files(path: str | Path) -> list[Path]:
 
 
 def passed_over(path: str | Path) -> list[Path]:
-    """Return the files under a folder that are not readable because of their endings, without hidden ones."""
+    """Return the files under a folder whose suffixes have no reader, without hidden files."""
     return [file for file in _visible(Path(path)) if not kind(file)] if Path(path).is_dir() else []
 
 
@@ -78,9 +78,9 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def kind(path: Path) -> str | None:
-    """Return the ending that says how to read a file, in lower case; None if it cannot be read."""
+    """Return the file suffix that selects the reader, in lower case; None if the file cannot be read."""
     name = path.name.lower()
-    return next((ending for ending in sorted(READABLE, key=len, reverse=True) if name.endswith(ending)), None)
+    return next((suffix for suffix in sorted(READABLE, key=len, reverse=True) if name.endswith(suffix)), None)
 
 
 def pick_column(column: str | None, there: list[str], where: str) -> str:

@@ -152,8 +152,8 @@ def agreement_matrix(
 
         m_ij = (f(x_i, y_j) + f(y_i, x_j)) / 2,     x = strings and y = again two draws of each
 
-    The diagonal is the agreement of two draws of one policy, and so the most that two equal policies reach. A string
-    that is not random is its own second draw.
+    The diagonal compares two draws of the same policy, the upper bound for equal policies. Deterministic strings are
+    compared with themselves.
 
     Example:
         >>> a, b = torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0])

@@ -153,9 +153,9 @@ def broken_reward_laws(reward: Reward, *, device: torch.device | str | None = No
     if not torch.equal(used, inputs):
         broken["inputs"] = "inputs must stay unchanged"
     try:
-        alone = torch.cat([reward(*one.clone()) for one in inputs.flatten(1).split(1, 1)])
+        alone = torch.cat([reward(*step.clone()) for step in inputs.flatten(1).split(1, 1)])
         same = torch.allclose(alone.detach(), rewards.detach().flatten(), rtol=1e-4, atol=1e-5, equal_nan=True)
-    except Exception as error:  # whatever a function says about a shape that it does not expect
+    except Exception as error:  # any error of a custom function on this shape
         broken["steps"] = f"each reward must depend on its own prediction alone; called with one of shape [1]: {error}"
     else:
         if not same:

@@ -2,7 +2,7 @@
 
 A layer's norms, projections, rotations and gates run in blocks of rows that stay in the processor's cache; autograd
 keeps what the backward pass needs and nothing else. Every operation has a definition in plain torch, at its caller,
-which runs instead wherever :func:`fuses` says no. Results agree up to rounding.
+which is the fallback if :func:`fuses` returns False. Results agree up to rounding.
 """
 
 from rltok_rl.fused.choice import allow_fused, fused, fused_state, fuses, missing, takes_kernels, traced, untouched

@@ -32,7 +32,7 @@ _ROWS = 8  # walked side by side: one row is a chain of dependent additions, sev
 def loop(base: Tensor, lags: Tensor, thresholds: Tensor, recent: Tensor | None = None) -> Tensor:
     """Solve one position after the other, all rows at once: the definition.
 
-    ``recent`` [B, w], newest first, are the boundaries before the first position; None is none.
+    ``recent`` [B, w], newest first, are the boundaries before the first position; None if there are none.
     """
     boundaries = torch.zeros(base.shape, dtype=torch.bool, device=base.device)
     recent = boundaries.new_zeros(base.shape[0], lags.shape[-1]) if recent is None else recent

@@ -31,7 +31,7 @@ _NAME = re.compile(rf"{_PREFIX}\d{{8,}}")
 _REMOVED = "going-"
 _LEFTOVER = re.compile(rf"\.{_PREFIX}\d{{8,}}\.partial|{_REMOVED}{_PREFIX}\d{{8,}}")
 FORMAT = 1
-"""Version of the manifest. Without one, it is of an earlier version, which recorded no other files."""
+"""Manifest version. Manifests without one are older and record no other files."""
 _MOST_SHOWN = 2000  # characters of what does not fit
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -167,7 +167,7 @@ def find_damage(path: Path) -> str | None:
     if update != _update(path):
         return f"{manifest} belongs to update {update}"
     for name in (_TENSORS, _STATE):
-        if not (path / name).is_file():  # a pipe would be waited for forever
+        if not (path / name).is_file():  # reading a pipe would block
             return f"{path / name} is missing"
         if name == _STATE and (path / name).stat().st_size > MOST_STATE:
             return f"{path / name} must have at most {MOST_STATE:,} bytes, has more"
@@ -295,7 +295,7 @@ def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
 
 
 def as_state(state: Tensor) -> Tensor:
-    """Return a generator's state as torch wants it, on whatever device it was loaded."""
+    """Return a generator's state as a uint8 tensor on the CPU."""
     if not isinstance(state, Tensor):
         raise TypeError(f"state of a generator must be a tensor, got {type(state).__name__}")
     return state.to("cpu", torch.uint8)

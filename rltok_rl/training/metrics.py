@@ -91,8 +91,8 @@ def fetch(
 
     Returns have standard errors over rows; on a ``language``, the share of its optimum is added.
 
-    The last one yielded is the first that lacked room for its tokens, by the factor ``token_need``, which is 0 else.
-    Of further PPO epochs, losses and gradient norms are checked, and the last epoch's policy metrics reported.
+    Stops after the first update whose tokens overflowed their room; its metric ``token_need`` is the factor by which,
+    else 0. Alarms check losses and gradient norms of further PPO epochs; policy metrics are those of the last epoch.
     """
     if not pending:
         return

@@ -123,7 +123,7 @@ def check_weights(expected: Mapping[str, Any], weights: Mapping[str, Any]) -> No
 
 def load_weights(model: nn.Module, weights: dict[str, Any]) -> None:
     """Load whole weights, which must be those of ``model``, sharding them as its parameters are."""
-    # torch keeps the weights that a state lacks, or asks for a process group.
+    # torch ignores missing weights, or needs a process group to check them.
     check_weights(get_model_state_dict(model), weights)
     set_model_state_dict(model, dict(weights), options=_WHOLE)  # it replaces tensors by shards
 

@@ -1,7 +1,7 @@
-"""Room for packed tokens that grows: an update with more tokens than places is repeated with more room.
+"""Growing room for packed tokens: an update that overflows is repeated with more room.
 
-Nobody waits for the number of tokens on an accelerator. An update that lacks room is skipped there, with all later
-ones, and found when metrics are fetched. The trainer then returns to the state before it, so that results do not
+The host never waits for a token count of an accelerator. An update that overflows is skipped on the device, with those
+after it, and detected when metrics are fetched. The trainer then returns to the state before it, so that results do not
 depend on the room.
 """
 

@@ -78,7 +78,7 @@ class RunStyle:
 def run_style(number: int) -> RunStyle:
     """Return the style of run ``number``, different for all runs below :data:`MOST_RUNS`."""
     if not 0 <= number < MOST_RUNS:
-        raise ValueError(f"runs must be at most {MOST_RUNS}, so that they can be told apart, got {number + 1}")
+        raise ValueError(f"runs must be at most {MOST_RUNS}, the number of distinct styles, got {number + 1}")
     place = number % len(SERIES)
     return RunStyle(SERIES[place], _MARKERS[place], _DASHES[number // len(SERIES)])
 

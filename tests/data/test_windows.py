@@ -23,7 +23,7 @@ from ..each import each, refused
 
 # Documents that fit one window exactly, first, in the middle and last; others of different lengths.
 TEXTS = [b"01234", b"abcdefghij", b"ABCDE", b"klmnopqrstuvw", b"56789"]
-SHARED = [bytes([65 + n, 97, 98, 99, 100]) for n in range(26)]  # told apart by their first bytes
+SHARED = [bytes([65 + n, 97, 98, 99, 100]) for n in range(26)]  # distinguished by their first bytes
 
 
 def generator(seed: int = 0) -> torch.Generator:

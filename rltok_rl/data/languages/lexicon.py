@@ -142,7 +142,7 @@ class Lexicon(Language):
     def floor_log_prob(self, byte_ids: Tensor, *, window: int | None = None) -> Tensor:
         """Return log p_floor, [*B, T] float64.
 
-        The window may begin at every node of the tree, as often as text passes there; each leads along one path.
+        Windows start at any node of the tree, weighted by how often text visits it; each follows one path from there.
         """
         w = self._window(window)
         probs = self._byte_probs(self.word_probs)  # [nodes + 1, 256]

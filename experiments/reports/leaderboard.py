@@ -39,7 +39,7 @@ ESTIMATOR_LABELS = {
     "paper": "early exit, batch mean: the paper's",
     "leave_one_out": "early exit, mean of the other rows",
     "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
-    "z_score": "early exit, normalised",
+    "z_score": "early exit, z-score",
     "running_mean": "early exit, mean of earlier batches",
     "regression": "early exit, regression on what the early exit knows of the text",
     "critic_td": "early exit, critic, lambda 0.95",
@@ -47,8 +47,8 @@ ESTIMATOR_LABELS = {
     "group_mean_2": "two rows per text, compared with each other",
     "group_mean_4": "four rows per text",
     "group_mean_8": "eight rows per text",
-    "local_flips": "local counterfactuals: 3 flips per 16 bytes",
-    "local_flips_far": "local counterfactuals: 3 flips per 32 bytes",
+    "local_flips": "local flips: 3 per 16 bytes",
+    "local_flips_far": "local flips: 3 per 32 bytes",
 }
 """Estimators of the policy gradient, by the current form of their names in `estimators.json`."""
 SYSTEM_LABELS = {

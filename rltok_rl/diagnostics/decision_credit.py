@@ -92,9 +92,9 @@ def measure_credit(
     have memory get ``warm_up`` batches beforehand, and one batch after each draw. ``progress`` is called with draws
     done and draws in all.
     """
-    sizes = {one.rows_per_text for one in candidates}
-    siblings = max(sizes)
-    if num_rows <= siblings or any(num_rows % size for size in sizes):
+    sizes = {candidate.rows_per_text for candidate in candidates}
+    rows_per_text = max(sizes)
+    if num_rows <= rows_per_text or any(num_rows % size for size in sizes):
         raise ValueError(
             f"num_rows must be a multiple of {sorted(sizes)}, the candidates' rows per text, and larger, got {num_rows}"
         )
@@ -105,17 +105,17 @@ def measure_credit(
         raise ValueError(f"text must have a free decision, which takes 3 bytes, got {num_steps + 1}")
     check_count("num_draws", num_draws, minimum=3)
     generator, picks = torch.Generator(device).manual_seed(seed), torch.Generator().manual_seed(seed)
-    learning = [one for one in candidates if one.learn is not None or remembers(one.estimator)]
+    learning = [candidate for candidate in candidates if candidate.learn is not None or remembers(candidate.estimator)]
     place = torch.arange(1, num_steps, device=device)  # [F]
-    shown = torch.cat((place.new_zeros(1), siblings - 1 + place))  # rows: a draw, and that draw with each flip
+    shown = torch.cat((place.new_zeros(1), rows_per_text - 1 + place))  # rows: a draw, and that draw with each flip
     probs, worth = [], []
-    estimates: dict[str, list[Tensor]] = {one.name: [] for one in candidates}
+    estimates: dict[str, list[Tensor]] = {candidate.name: [] for candidate in candidates}
     sign = torch.tensor([[-2.0], [2.0]], device=device)
     for number in range(-warm_up if learning else 0, num_draws):
         windows = others.draw(num_rows - 1, len(text_to_ids(text)), picks).byte_ids
         rest = _other_rows(model, model.mark(windows).to(device), generator)
         if number >= 0:
-            rollout: Any = torch.cat((_flipped_rows(model, ids, siblings, generator), rest))
+            rollout: Any = torch.cat((_flipped_rows(model, ids, rows_per_text, generator), rest))
             rollout.names = [None, "time"]
             drawn = rollout["action"][0, 1:].bool()
             rewards = charge_boundaries(rollout["next", "final_log_prob"].squeeze(-1), rollout["action"], price)
@@ -129,21 +129,22 @@ def measure_credit(
             without, with_boundary = by_side(returns[shown])
             worth.append(with_boundary - without)
             probs.append(rollout["logits"][0, 1:].sigmoid())
-            for one in candidates:
-                estimates[one.name].append(sign * by_side(_judge(one, rollout, shown, num_rows, price).double()))
+            for candidate in candidates:
+                advantages = _judge(candidate, rollout, shown, num_rows, price).double()
+                estimates[candidate.name].append(sign * by_side(advantages))
             if progress is not None:
                 progress(number + 1, num_draws)
-        for one in learning:
-            one.advantages(rest[: len(rest) - len(rest) % one.rows_per_text], price=price)
+        for candidate in learning:
+            candidate.advantages(rest[: len(rest) - len(rest) % candidate.rows_per_text], price=price)
     stacked = {name: torch.stack(each) for name, each in estimates.items()}
     return DecisionCredit(torch.stack(probs), torch.stack(worth), stacked)
 
 
-def _flipped_rows(model: UNet, ids: Tensor, siblings: int, generator: torch.Generator) -> TensorDictBase:
+def _flipped_rows(model: UNet, ids: Tensor, rows_per_text: int, generator: torch.Generator) -> TensorDictBase:
     """Rollouts [S + F, T] of a text: S of the policy, then the first with each free decision flipped."""
     num_steps = ids.shape[1] - 1
     base, lags = model.boundary_terms(model.encode(ids)[:, :-1])  # [1, T], [1, T, w]
-    uniforms = torch.rand(siblings, num_steps, generator=generator, device=ids.device)
+    uniforms = torch.rand(rows_per_text, num_steps, generator=generator, device=ids.device)
 
     def sample(uniforms: Tensor, forced: Tensor | None = None) -> Tensor:
         rows = len(uniforms)
@@ -165,17 +166,17 @@ def _other_rows(model: UNet, ids: Tensor, generator: torch.Generator) -> TensorD
     return rollout
 
 
-def _judge(one: Candidate, rollout: TensorDictBase, shown: Tensor, num_rows: int, price: float) -> Tensor:
+def _judge(candidate: Candidate, rollout: TensorDictBase, shown: Tensor, num_rows: int, price: float) -> Tensor:
     """Advantages [1 + F, T] of the shown rows, each in a batch with the text's other rows and other texts."""
-    judge, estimator = replace(one, learn=None), one.estimator
+    judge, estimator = replace(candidate, learn=None), candidate.estimator
     training = isinstance(estimator, nn.Module) and estimator.training
     if isinstance(estimator, nn.Module):
         estimator.eval()  # memory does not change while the flips of one batch are judged
-    if one.extra_rows:  # these compare each row with itself
+    if candidate.extra_rows:  # these compare each row with itself
         values = judge.advantages(_batch(rollout, shown), price=price)
     else:
         first_other = len(rollout) - num_rows + 1
-        beside = [*range(one.rows_per_text), *range(first_other, len(rollout))][:num_rows]
+        beside = [*range(candidate.rows_per_text), *range(first_other, len(rollout))][:num_rows]
         batch = _batch(rollout, torch.tensor(beside, device=shown.device))
         rows = []
         for row in shown.tolist():
@@ -202,14 +203,14 @@ def credit_rows(
     rate = (1 + float(credit.probs.mean(0).sum())) / (free + 1)
     num_bytes = num_rows * (free + 1)
     rows = []
-    for one in candidates:
-        wrong = signal_to_noise(credit.differences(one.name) - credit.worth)
+    for candidate in candidates:
+        wrong = signal_to_noise(credit.differences(candidate.name) - credit.worth)
         square, error = wrong.signal / free, wrong.signal_error / free
-        bias, deviation = math.sqrt(max(square, 0.0)), float(credit.deviation(one.name).square().mean().sqrt())
-        agreement = _correlation(credit, credit.estimates[one.name])
+        bias, deviation = math.sqrt(max(square, 0.0)), float(credit.deviation(candidate.name).square().mean().sqrt())
+        agreement = _correlation(credit, credit.estimates[candidate.name])
         rows.append(
             CreditRow(
-                one.name,
+                candidate.name,
                 bias=bias,
                 bias_error=error / (2 * bias) if square > 2 * error else math.nan,
                 bias_limit=math.sqrt(max(square, 0.0) + 2 * error),
@@ -217,7 +218,8 @@ def credit_rows(
                 rmse=math.hypot(bias, deviation),
                 correlation=agreement[0],
                 correlation_error=agreement[1],
-                cost=one.flops(model, num_rows, free + 1, rate) / update_flops(model, num_bytes, rate * num_bytes),
+                cost=candidate.flops(model, num_rows, free + 1, rate)
+                / update_flops(model, num_bytes, rate * num_bytes),
             )
         )
     return rows

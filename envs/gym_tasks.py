@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rltok_rl.data.languages.reader import Reader
+from rltok_rl.data.languages.reader import PerfectReader
 from rltok_rl.data.languages.tasks import TASKS
 from rltok_rl.utils import check_count
 
@@ -48,7 +48,7 @@ class _World:
         self.byte_ids = language.draw_ids(self.num_rows, self.num_steps + 1, torch.Generator().manual_seed(seed))
         self._symbols = language._symbols(self.byte_ids)
         self._states, _ = language._follow(self._symbols)
-        self._reader, self._floor = (Reader(language, self.num_rows) for _ in range(2))
+        self._reader, self._floor = (PerfectReader(language, self.num_rows) for _ in range(2))
         self._boundaries = np.zeros((self.num_rows, LAGS + self.num_steps), np.int8)
         self.position = -1
         self._read()
@@ -87,10 +87,11 @@ class _World:
 class TaskGym(gymnasium.Env):
     """Draw the boundaries that a perfect reader of tokens needs, in a task of the boundary suite.
 
-    The :class:`~rltok_rl.data.languages.reader.Reader` takes the place of a trained model: it sees the last 4 bytes,
-    keeps those at boundaries, and predicts by Bayes' rule. The reward of a boundary decision is the log-likelihood, in
-    nats, that the next byte gains over the same reader without any boundary, minus ``price`` for a boundary. Rewards
-    have no noise but the text's, never drawing earns exactly 0, and the optimum is computed by dynamic programming.
+    A :class:`~rltok_rl.data.languages.reader.PerfectReader` takes the place of a trained model: it sees the last 4
+    bytes, keeps those at boundaries, and predicts by Bayes' rule. The reward of a boundary decision is the
+    log-likelihood, in nats, that the next byte gains over the same reader without any boundary, minus ``price`` for a
+    boundary. Rewards have no noise but the text's, never drawing earns exactly 0, and the optimum is computed by
+    dynamic programming.
 
     The action space is ``Discrete(2)``: 1 draws a boundary after the current byte. No boundary is forced. Observations
     are a ``Dict``, whose ``bytes`` and ``recent`` begin with the newest and are 0 before the text:

@@ -39,7 +39,7 @@ class SweepOptions:
     """Folder of the runs, which are named after their options, and of the comparison."""
 
 
-class Job(NamedTuple):
+class RunJob(NamedTuple):
     """A run of a sweep."""
 
     config: TrainConfig
@@ -50,7 +50,7 @@ class Job(NamedTuple):
         return Path(self.config.out).name
 
 
-def read_sweep(arguments: Sequence[str]) -> tuple[SweepOptions, list[Job]]:
+def read_sweep(arguments: Sequence[str]) -> tuple[SweepOptions, list[RunJob]]:
     """Read and check a command line; the runs are ordered by seed."""
     names = SweepOptions.__dataclass_fields__
     mine = [text for text in arguments if text.partition("=")[0] in names]
@@ -70,7 +70,7 @@ def read_sweep(arguments: Sequence[str]) -> tuple[SweepOptions, list[Job]]:
     for name, config, texts in zip(run_names(line.runs), configs, line.runs, strict=True):
         config = replace(config, out=str(Path(options.out, name)))
         kept = [text for text in texts if not text.startswith("out=")]
-        jobs.append(Job(config, typed(["rltok train", *kept, f"out={config.out}"])))
+        jobs.append(RunJob(config, typed(["rltok train", *kept, f"out={config.out}"])))
     return options, sorted(jobs, key=lambda job: job.config.seed)
 
 
@@ -87,7 +87,7 @@ def run_names(runs: Sequence[Sequence[str]]) -> list[str]:
     return [re.sub(r"[^\w.@-]+", "_", name) for name in names]
 
 
-def train(job: Job) -> str:
+def train(job: RunJob) -> str:
     """Train a run without its lines of progress, and return what it reached."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         summary = run(job.config, job.command)

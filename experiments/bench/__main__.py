@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from rltok_rl.experiments import bench
-from rltok_rl.experiments.bench.timing import Row, table, write
+from rltok_rl.experiments.bench.timing import BenchRow, table, write
 from rltok_rl.experiments.commands.parsers import SECTIONS, make_parser
 
 from rltok_rl.training.environment import machine
@@ -37,7 +37,7 @@ MODULES = {
 """Sections by the module that has a function of their name; modules import their own packages only."""
 
 
-def run_section(name: str, device: str) -> list[Row]:
+def run_section(name: str, device: str) -> list[BenchRow]:
     """Run a section in a new process, and show what it prints; a failure is a row."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
@@ -50,10 +50,12 @@ def run_section(name: str, device: str) -> list[Row]:
                 last = line.strip() or last
                 print(line, end="", file=sys.stderr, flush=True)
         if process.returncode == 0:
-            return [Row(**row) for row in json.loads(file.read_text())]
+            return [BenchRow(**row) for row in json.loads(file.read_text())]
     nan = math.nan
     note = f"exit status {process.returncode}: {last[-200:]}"
-    return [Row(section=name, name="failed", ours_ms=nan, reference_ms=nan, ratio=nan, low=nan, high=nan, note=note)]
+    return [
+        BenchRow(section=name, name="failed", ours_ms=nan, reference_ms=nan, ratio=nan, low=nan, high=nan, note=note)
+    ]
 
 
 def write_section(name: str, device: str, file: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from rltok_rl.experiments.bench.fake_gpu import fake_gpu
 from rltok_rl.experiments.bench.operations import GIB, CountOperations
-from rltok_rl.experiments.bench.timing import Row, in_new_process, row_of_pairs, seconds
+from rltok_rl.experiments.bench.timing import BenchRow, in_new_process, row_of_pairs, seconds
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.runs.build import make_trainer
 from torch import Tensor
@@ -77,7 +77,7 @@ def print_counts(*overrides: str) -> None:
     print(json.dumps(count_step(overrides)))
 
 
-def large(device: str) -> list[Row]:
+def large(device: str) -> list[BenchRow]:
     """Seconds of a step against its least seconds by arithmetic; the ratio is the share of peak FLOP/s."""
     if device != "cuda":
         print("  large: skipped, it needs a GPU", file=sys.stderr, flush=True)
@@ -91,7 +91,7 @@ def large(device: str) -> list[Row]:
                 took, flops, memory = in_new_process(f"large.print_step({num_rows}, {options})")
             except RuntimeError as error:  # the others still run
                 nan = {field: math.nan for field in ("ours_ms", "reference_ms", "ratio", "low", "high")}
-                rows.append(Row(section="large", name=name, **nan, note=str(error)[-200:].replace("\n", " ")))
+                rows.append(BenchRow(section="large", name=name, **nan, note=str(error)[-200:].replace("\n", " ")))
                 continue
             least = flops / peak
             speed = f"{num_rows * 4096 / took:,.0f} bytes/s, {memory / GIB:.1f} GiB"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from rltok_rl.experiments.bench.timing import (
-    Row,
+    BenchRow,
     compare,
     compare_seconds,
     fresh_model,
@@ -52,7 +52,7 @@ def _backward(attention: Callable[..., Tensor], inputs: list[Tensor]) -> None:
     torch.autograd.grad(attention(*inputs).sum(), inputs)
 
 
-def attention(device: str) -> list[Row]:
+def attention(device: str) -> list[BenchRow]:
     """Sliding-window attention in blocks against torch's kernel with a T x T mask, forward and backward."""
     torch.manual_seed(0)
     blocks = partial(sliding_window_attention, window=WINDOW)
@@ -77,7 +77,7 @@ def attention(device: str) -> list[Row]:
     return [*rows, compare("attention", "blocks at T=4096 / at T=8192", *timed, note="2 is linear")]
 
 
-def decoding(device: str) -> list[Row]:
+def decoding(device: str) -> list[BenchRow]:
     """Generation through the cache against a full forward pass for every byte."""
     model = fresh_model("small", device).eval()
     rows = []
@@ -122,7 +122,7 @@ def _full_seconds(model: UNet, num_bytes: int) -> float:
     return total / TIMED_LENGTHS * num_bytes
 
 
-def packing(device: str) -> list[Row]:
+def packing(device: str) -> list[BenchRow]:
     """Packed tokens against padded ones: places in memory, attention, and training steps."""
     rows = [_packed_places(num_rows, device) for num_rows in (8, 32)]
     rows += [_packed_attention(8, cap, device) for cap in (None, 50.0)]
@@ -149,7 +149,7 @@ def _drawn_boundaries(num_rows: int, device: str) -> Iterator[Tensor]:
         yield sample_boundaries(*model.boundary_terms(model.encode(byte_ids)), cap=model.boundary_cap)
 
 
-def _packed_places(num_rows: int, device: str) -> Row:
+def _packed_places(num_rows: int, device: str) -> BenchRow:
     places, empty = [], []
     for boundaries in _drawn_boundaries(num_rows, device):
         total = int(boundaries.sum())
@@ -162,7 +162,7 @@ def _packed_places(num_rows: int, device: str) -> Row:
     return row_of_pairs("packing", name, places, note=note, timed=False)
 
 
-def _packed_attention(num_rows: int, cap: float | None, device: str) -> Row:
+def _packed_attention(num_rows: int, cap: float | None, device: str) -> BenchRow:
     """Attention of packed tokens by the device's fastest method against rows padded for it."""
     packed = token_layout(next(_drawn_boundaries(num_rows, device)), Packing()).rows
     assert packed is not None
@@ -177,7 +177,7 @@ def _packed_attention(num_rows: int, cap: float | None, device: str) -> Row:
     return compare("packing", name, *timed, pairs=5)
 
 
-def _packed_step(name: str, num_rows: int, device: str, layout: Packing, note: str = "") -> Row:
+def _packed_step(name: str, num_rows: int, device: str, layout: Packing, note: str = "") -> BenchRow:
     precision = "bfloat16" if device == "cuda" else "float32"
     packed, padded = (
         paper_trainer(_model(name, device), num_rows, NUM_BYTES, precision=precision, layout=tokens).update
@@ -187,7 +187,7 @@ def _packed_step(name: str, num_rows: int, device: str, layout: Packing, note: s
     return compare("packing", title, packed, padded, pairs=5, note=note)
 
 
-def compiled(device: str) -> list[Row]:
+def compiled(device: str) -> list[BenchRow]:
     """Compiled layers against eager ones: time of a step, and seconds of compiling.
 
     Each preset takes two processes: the first finds an empty compiler cache, the second finds the first one's.

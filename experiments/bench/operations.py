@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from rltok_rl.experiments.bench.timing import Row, in_new_process, row_of_pairs
+from rltok_rl.experiments.bench.timing import BenchRow, in_new_process, row_of_pairs
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.runs.build import make_trainer
@@ -114,7 +114,7 @@ def experiment_trainer(name: str, *overrides: str) -> Trainer:
     return trainer
 
 
-def counts(device: str) -> list[Row]:
+def counts(device: str) -> list[BenchRow]:
     """Operations and bytes of an update of ``books`` on the CPU, and of a step at 147M on a GPU without values."""
     trainer = experiment_trainer("books")
     counted = count_update(trainer)
@@ -132,7 +132,7 @@ def counts(device: str) -> list[Row]:
     return rows
 
 
-def _row(name: str, value: float, goal: float, *, reached: bool = True) -> Row:
+def _row(name: str, value: float, goal: float, *, reached: bool = True) -> BenchRow:
     """A count relative to its goal; the benchmark fails over goals that were ``reached`` before, not over the others.
 
     The goals at 147M are those of a compiled step; the counts are eager.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from rltok_rl.experiments.bench.step import NUM_BYTES, NUM_ROWS, PRESET, SIZE, Mode, our_trainer
-from rltok_rl.experiments.bench.timing import Row, compare
+from rltok_rl.experiments.bench.timing import BenchRow, compare
 from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits
@@ -24,7 +24,7 @@ from rltok_rl.sampling import sample_boundaries
 RATE = 0.2
 
 
-def peers(device: str) -> list[Row]:
+def peers(device: str) -> list[BenchRow]:
     """Steps of published packages on as many bytes, and H-Net's chunker; packages that are missing are skipped."""
     torch.manual_seed(0)
     mode = Mode("bfloat16" if device == "cuda" else "float32")

@@ -16,7 +16,7 @@ import sys
 
 import torch
 from rltok_rl.experiments.bench.timing import (
-    Row,
+    BenchRow,
     fresh_model,
     paper_trainer,
     peak_above,
@@ -76,7 +76,7 @@ def _run(group: str) -> dict[str, float]:
     return costs
 
 
-def processes(device: str) -> list[Row]:
+def processes(device: str) -> list[BenchRow]:
     """Two separate processes, ``ddp`` and ``fsdp`` against one process."""
     if device != "cpu" or not torch.distributed.is_available():
         return []  # several GPUs are another machine

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.bench.timing import Row, compare, compare_seconds, fresh_model, paper_trainer
+from rltok_rl.experiments.bench.timing import BenchRow, compare, compare_seconds, fresh_model, paper_trainer
 from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.objectives.value import functional as torchrl_value
@@ -26,7 +26,7 @@ Terms = tuple[Tensor, Tensor]
 """Base logits [B, T] and lag weights [B, T, w] of a policy."""
 
 
-def sampler(device: str) -> list[Row]:
+def sampler(device: str) -> list[BenchRow]:
     """Drawing boundaries: every method against the plain loop, on easy and on hard policies."""
     torch.manual_seed(0)
     rows = []
@@ -105,13 +105,13 @@ def unordered_loop(base: Tensor, lags: Tensor) -> Tensor:
     return padded[:, num_lags:] > 0
 
 
-def environment(device: str) -> list[Row]:
+def environment(device: str) -> list[BenchRow]:
     """The environment: whole rollouts."""
     torch.manual_seed(0)
     return [_rollout(device)]
 
 
-def _rollout(device: str) -> Row:
+def _rollout(device: str) -> BenchRow:
     """One forward pass against 4,096 steps."""
     model = fresh_model("small", device).eval()
     env = ByteBoundaryEnv(model, local_prose(), num_steps=LENGTH, batch_size=(8,), seed=0)
@@ -133,7 +133,7 @@ def _rollout(device: str) -> Row:
     return compare_seconds("environment", name, parallel, stepped, pairs=3, goal=goal, note="both without gradients")
 
 
-def estimators(device: str) -> list[Row]:
+def estimators(device: str) -> list[BenchRow]:
     """Discounted returns against TorchRL's equivalents, and the share of estimator and losses in an update."""
     torch.manual_seed(0)
     with torch.no_grad():
@@ -156,7 +156,7 @@ _EQUIVALENTS: dict[str, Callable[[float, Tensor, Tensor, Tensor], Tensor]] = {
 """TorchRL's functions on [B, T, 1] that are discounted returns if the critic predicts 0 and lambda is 1."""
 
 
-def _returns(name: str, gamma: float, with_done: bool, device: str) -> Row:
+def _returns(name: str, gamma: float, with_done: bool, device: str) -> BenchRow:
     """One equivalent at one discount; both sides must agree first."""
     rewards = torch.randn(ROWS, LENGTH, 1, device=device)
     done = torch.rand(rewards.shape, device=device) < (1 / EPISODE if with_done else 0.0)
@@ -173,7 +173,7 @@ def _returns(name: str, gamma: float, with_done: bool, device: str) -> Row:
     return compare("estimators", title, ours, theirs, pairs=5, repeat=10, goal=5.0, note=note)
 
 
-def _losses(device: str) -> Row:
+def _losses(device: str) -> BenchRow:
     """Estimator and losses, forward and backward down to the rollout's entries, against a training step."""
     trainer = paper_trainer(fresh_model("small", device), 8, 1024)
     loss = trainer.loss

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
 from rltok_rl.experiments.bench.timing import (
-    Row,
+    BenchRow,
     compare,
     compare_seconds,
     fresh_model,
@@ -93,12 +93,12 @@ def plain_step(mode: Mode, device: str) -> Callable[[], object]:
     return step
 
 
-def training(device: str) -> list[Row]:
+def training(device: str) -> list[BenchRow]:
     """Time and memory of a step, the share of the boundary machinery, and the growth of byte layers with length."""
     return [*_steps(device), _machinery(device), _growth(device)]
 
 
-def _steps(device: str) -> list[Row]:
+def _steps(device: str) -> list[BenchRow]:
     """Our step and the plain one in turn, in a new process each: together they exceed the memory of small machines."""
     mode = {side: min(modes(device), key=lambda mode: _alone(side, mode, device)[0]) for side in ("ours", "plain")}
     costs = [[_alone(side, mode[side], device) for side in mode] for _ in range(PAIRS)]
@@ -131,7 +131,7 @@ def print_step(side: str, mode: Mode, device: str) -> None:
     print(json.dumps([took, peak_above(before)]))
 
 
-def _machinery(device: str) -> Row:
+def _machinery(device: str) -> BenchRow:
     """Drawing, scoring, returns, policy and rate losses, forward and backward, against the whole step."""
     trainer = our_trainer(Mode(), device)
     loss, cap = trainer.loss, trainer.model.boundary_cap
@@ -155,7 +155,7 @@ def _machinery(device: str) -> Row:
     return compare("training", name, machinery, trainer.update, pairs=3, repeat=5, goal=goal, note=note)
 
 
-def _growth(device: str) -> Row:
+def _growth(device: str) -> BenchRow:
     """Byte layers, forward and backward, at twice the length: 1x is linear; the goal allows 2.1 times the time."""
     model = fresh_model(PRESET, device)
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv, byte_boundary
 from rltok_rl.envs.registration import BYTE_BOUNDARY
-from rltok_rl.experiments.bench.timing import Row, compare_seconds, fresh_model, seconds
+from rltok_rl.experiments.bench.timing import BenchRow, compare_seconds, fresh_model, seconds
 
 from rltok_rl.models import UNet
 
@@ -27,7 +27,7 @@ Stepping = Callable[[], object]
 """One episode of ``STEPS`` steps in all rows, with its reset."""
 
 
-def throughput(device: str) -> list[Row]:
+def throughput(device: str) -> list[BenchRow]:
     """Steps of 1, 32 and 256 texts with and without the model, against single environments, and in SB3's."""
     clock = seconds if device == "cuda" else _processor_seconds
     models = {"tiny": fresh_model("tiny", device).eval(), "pocket": UNet.from_pretrained("pocket", device=device)}
@@ -59,7 +59,7 @@ def _batch(model: UNet, num_envs: int) -> Stepping:
     return run
 
 
-def _without_model(name: str, model: UNet, num_envs: int, clock: Callable[[Stepping], float]) -> Row:
+def _without_model(name: str, model: UNet, num_envs: int, clock: Callable[[Stepping], float]) -> BenchRow:
     """Steps with a model that returns constants against steps with the model."""
     run, device = _batch(model, num_envs), model.embedding.weight.device
     state, log_prob = (torch.randn(num_envs, *size, device=device) for size in ((model.config.width,), ()))
@@ -88,11 +88,11 @@ def _without_model(name: str, model: UNet, num_envs: int, clock: Callable[[Stepp
 
 def _against_singles(
     name: str, model: UNet, num_envs: int, clock: Callable[[Stepping], float], goal: float | None
-) -> Row:
+) -> BenchRow:
     """A batch against as many single environments, of which one is timed."""
     batch, single, actions = _batch(model, num_envs), ByteBoundaryGym(model=model, num_steps=STEPS), _actions(1)[:, 0]
 
-    def one() -> None:
+    def step_single() -> None:
         single.reset(seed=0)
         for action in actions:
             single.step(int(action))
@@ -101,11 +101,11 @@ def _against_singles(
         f"make_vec({num_envs}) / {num_envs} single environments, {name}",
         f"one is timed, and counts {num_envs} times",
     )
-    theirs = lambda: num_envs * clock(one)  # noqa: E731
+    theirs = lambda: num_envs * clock(step_single)  # noqa: E731
     return compare_seconds("throughput", title, partial(clock, batch), theirs, pairs=PAIRS, goal=goal, note=note)
 
 
-def _stable_baselines(model: UNet, clock: Callable[[Stepping], float]) -> list[Row]:
+def _stable_baselines(model: UNet, clock: Callable[[Stepping], float]) -> list[BenchRow]:
     """Rows per second of ``SB3VecEnv(32)`` against ``make_vec_env(4)``, as agents step them."""
     try:
         from rltok_rl.envs import SB3VecEnv

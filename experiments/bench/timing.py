@@ -35,7 +35,7 @@ Pairs = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class BenchRow:
     """One comparison."""
 
     section: str
@@ -63,7 +63,7 @@ def compare(
     pairs: int = 7,
     repeat: int = 1,
     **options: Any,
-) -> Row:
+) -> BenchRow:
     """Time two functions in turn, after one warm-up of each; ``repeat`` calls of ``ours`` per measurement."""
     timed = (lambda: seconds(ours, repeat)), (lambda: seconds(reference))
     return compare_seconds(section, name, *timed, pairs=pairs, **options)
@@ -71,7 +71,7 @@ def compare(
 
 def compare_seconds(
     section: str, name: str, ours: Callable[[], float], reference: Callable[[], float], *, pairs: int, **options: Any
-) -> Row:
+) -> BenchRow:
     """As :func:`compare`, for functions that return the seconds of their work."""
     ours(), reference()  # caches, compilers and memory pools warm up
     return row_of_pairs(section, name, [(ours(), reference()) for _ in range(pairs)], **options)
@@ -79,13 +79,13 @@ def compare_seconds(
 
 def row_of_pairs(
     section: str, name: str, pairs: Pairs, *, goal: float | None = None, note: str = "", timed: bool = True
-) -> Row:
+) -> BenchRow:
     """Make the row of measured pairs (``timed``: of seconds), and print it to standard error."""
     ratios = [theirs / mine for mine, theirs in pairs]
     low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
     ours, reference = (1e3 * statistics.median(side) if timed else math.nan for side in zip(*pairs, strict=True))
     options: dict[str, Any] = {"ratio": median, "low": low, "high": high, "goal": goal, "note": note}
-    row = Row(section=section, name=name, ours_ms=ours, reference_ms=reference, **options)
+    row = BenchRow(section=section, name=name, ours_ms=ours, reference_ms=reference, **options)
     print(f"  {section}: {name}: {ratio_text(row)}", file=sys.stderr, flush=True)
     return row
 
@@ -121,7 +121,7 @@ def peak_above(before: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
 
 
-def ratio_text(row: Row) -> str:
+def ratio_text(row: BenchRow) -> str:
     """``123x [110, 130]``, with the goal if there is one, or ``failed``."""
     if math.isnan(row.ratio):
         return "failed"
@@ -130,7 +130,7 @@ def ratio_text(row: Row) -> str:
     return text if row.goal is None else f"{text} (goal {row.goal:g}x: {'met' if row.met else 'MISSED'})"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[BenchRow]) -> str:
     """Return the rows as a Markdown table."""
     header = ["section", "comparison", "ours, ms", "reference, ms", "ratio [quartiles]", "note"]
     times = [["-" if math.isnan(ms) else f"{ms:.3g}" for ms in (row.ours_ms, row.reference_ms)] for row in rows]
@@ -140,7 +140,7 @@ def table(rows: Sequence[Row]) -> str:
     return markdown(header, body)
 
 
-def write(rows: Sequence[Row], folder: Path, *, command: str, device: str) -> None:
+def write(rows: Sequence[BenchRow], folder: Path, *, command: str, device: str) -> None:
     """Write ``bench.md`` and ``bench.json`` with the command and the machine."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.md").write_text(f"`{command}`\n\n{machine(device)}\n\n{table(rows)}\n")

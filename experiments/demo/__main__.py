@@ -13,7 +13,7 @@ from rltok_rl.experiments import demo as package
 from rltok_rl.experiments.commands.parsers import make_parser, quiet
 from rltok_rl.experiments.demo import parts, screen
 from rltok_rl.experiments.demo.findings import part_findings
-from rltok_rl.experiments.demo.parts import ENGLISH, RECALL, SYSTEMS, Part, Progress, Race, TrainingFailed
+from rltok_rl.experiments.demo.parts import ENGLISH, RECALL, SYSTEMS, DemoState, Part, Race, RunFailed
 from rltok_rl.experiments.demo.verdicts import learned_something, write_record
 from rltok_rl.experiments.reports.run_report import write_report
 
@@ -30,7 +30,7 @@ class Demo:
     """The demo in one folder, in ``seconds`` since ``started`` on ``time.perf_counter``."""
 
     def __init__(self, folder: Path, *, seconds: float, started: float, quick: bool) -> None:
-        self.console, self.folder, self.progress = screen.make_console(), folder, Progress(folder)
+        self.console, self.folder, self.progress = screen.make_console(), folder, DemoState(folder)
         self.seconds, self.started, self.quick = seconds, started, quick
         self.run_start = min(30.0, 1.0 + 1.5 * (time.perf_counter() - started))
         """Seconds until a run's first update: imports, of two processes at the same time."""
@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     with StopRequest() as stop:
         try:
             return demo.run(stop)
-        except (TrainingFailed, FileNotFoundError) as error:
+        except (RunFailed, FileNotFoundError) as error:
             demo.console.print(f"\n[bad]{escape(str(error))}[/]", soft_wrap=True)
             return 1
 

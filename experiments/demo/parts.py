@@ -120,7 +120,7 @@ def fitting_bytes(part: Part, *, speed: float, seconds: float, update: int) -> i
     return max(1, int(num_bytes // update)) * update
 
 
-class Progress(dict[str, Any]):
+class DemoState(dict[str, Any]):
     """Decisions and findings so far, in ``demo.json``: a demo that is started again resumes with the same bytes."""
 
     def __init__(self, folder: Path) -> None:
@@ -137,7 +137,7 @@ class Progress(dict[str, Any]):
 def free_folder(folder: Path) -> Path:
     """Return the folder itself unless it has a finished demo, else the first free one of ``demo-2``, ``demo-3``, ..."""
     number, free = 1, folder
-    while Progress(free).get("finished"):
+    while DemoState(free).get("finished"):
         number += 1
         free = folder.with_name(f"{folder.name}-{number}")
     return free
@@ -153,7 +153,7 @@ class RunState:
     finished: bool
 
 
-class TrainingFailed(RuntimeError):
+class RunFailed(RuntimeError):
     """The process of a run ended with an error; the message has the end of its log."""
 
 
@@ -220,7 +220,7 @@ class Race:
                 log = self.folders[name] / "log.txt"
                 lines = log.read_text(errors="replace").strip().splitlines()[-12:]
                 message = f"the training {name!r} ended with status {process.returncode}; {log} ends with"
-                raise TrainingFailed("\n  ".join([message, *lines]))
+                raise RunFailed("\n  ".join([message, *lines]))
 
     def end(self) -> None:
         """Ask all processes to save and exit; kill those that do not."""

@@ -39,7 +39,7 @@ def check_choices(options: Any, **allowed: Iterable[str]) -> None:
             raise ValueError(f"{name} must be among {words}, got {values}")
 
 
-class Progress:
+class StepLines:
     """Lines on standard error with the number of steps done, and the ETA; ``lines`` in all, or one per step."""
 
     def __init__(self, label: str = "", *, lines: int | None = None) -> None:

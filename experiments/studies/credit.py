@@ -31,7 +31,7 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.custom import custom_estimator
 from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.studies.candidates import make_candidate
-from rltok_rl.experiments.studies.common import Progress
+from rltok_rl.experiments.studies.common import StepLines
 from rltok_rl.experiments.studies.credit_page import decisions_table, draw_credit, estimators_table
 
 from rltok_rl.data import TextSource
@@ -77,8 +77,9 @@ def make_candidates(
 ) -> list[Candidate]:
     """Make the named estimators, with their own discount if they have one."""
     candidates = []
-    for name, own in options.estimators or [(name, None) for name in CREDITED if name != _SLOW]:
-        discount, label = gamma if own is None else own, name if own is None else f"{name}@{own:g}"
+    for name, own_gamma in options.estimators or [(name, None) for name in CREDITED if name != _SLOW]:
+        discount = gamma if own_gamma is None else own_gamma
+        label = name if own_gamma is None else f"{name}@{own_gamma:g}"
         if not is_import_path(name):
             candidates.append(make_candidate(name, discount, model, num_steps, label=label, price=price))
             continue
@@ -144,7 +145,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     marks = model.config.num_marks
     try:
         candidates = make_candidates(options, model, gamma, len(text) - 1 + marks, price)
-        names = [one.name for one in candidates]
+        names = [candidate.name for candidate in candidates]
         if len({*names}) != len(names):
             raise ValueError(f"must all be different, got {names}")
     except (ValueError, TypeError, ImportError) as error:
@@ -152,7 +153,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     sizes: Any = {"num_rows": options.rows}
     how: Any = {"gamma": gamma, "price": price, "num_draws": options.draws, "seed": options.seed}
     try:
-        credit = measure_credit(model, text, source, candidates, **how, **sizes, progress=Progress("draw"))
+        credit = measure_credit(model, text, source, candidates, **how, **sizes, progress=StepLines("draw"))
     except ValueError as error:
         parser.error(f"argument --rows: {arguments.without_subject(error, 'num_rows')}")
     content: dict[str, Any] = {

@@ -23,7 +23,7 @@ from rltok_rl.experiments.commands import help as option_help
 from rltok_rl.experiments.commands.overrides import CommandLine
 from rltok_rl.experiments.commands.run_checks import read_run_options
 from rltok_rl.experiments.studies.candidates import make_candidate
-from rltok_rl.experiments.studies.common import Progress, command_line
+from rltok_rl.experiments.studies.common import StepLines, command_line
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions, check_options
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
 from rltok_rl.experiments.studies.toy import get_toy
@@ -63,7 +63,7 @@ def exact_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict
                 num_steps=study.exact_bytes,
                 rate=rate,
                 reference=exact,
-                progress=Progress(f"exact, gamma {gamma}:", lines=20),
+                progress=StepLines(f"exact, gamma {gamma}:", lines=20),
             )
             tables[str(gamma)] = [row.to_dict() for row in rows]
     return {"texts": [bytes(t.tolist()).decode("utf-8", "replace") for t in texts], "tables": tables}
@@ -76,7 +76,7 @@ def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[
         return TextRollouts(model, source, num_rows=study.num_rows, num_steps=study.num_steps, seed=study.seed + seed)
 
     unbiased = make_candidate("group_mean_4", 1.0, model, study.num_steps)  # gamma 1: discounts bias the gradient
-    progress = Progress("reference gradient:", lines=20)
+    progress = StepLines("reference gradient:", lines=20)
     gradients = collect_gradients(model, rollouts(1000), [unbiased], study.reference_batches, progress=progress)
     reference = signal_to_noise(gradients["group_mean_4"])
     rate = float(rollouts(2000)(1)["action"].float().mean())
@@ -92,7 +92,7 @@ def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[
             num_steps=study.num_steps,
             rate=rate,
             reference=reference,
-            progress=Progress(f"real text, {label}:", lines=20),
+            progress=StepLines(f"real text, {label}:", lines=20),
         )
         return [row.to_dict() for row in rows]
 
@@ -115,15 +115,16 @@ def truth_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict
     """Correlate advantages with the true advantage of single decisions, resampled and counterfactual."""
     texts = source.draw(16, study.num_steps + 1, torch.Generator().manual_seed(study.seed + 29)).byte_ids
     candidates = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
-    candidates = [one for one in candidates if one.learn is None]  # those that learn would memorise these few texts
+    # Candidates that learn would memorise these few texts.
+    candidates = [candidate for candidate in candidates if candidate.learn is None]
     result: dict[str, Any] = {}
     shared: Any = {"gamma": study.gamma, "seed": study.seed}
     if candidates and study.samples:
-        shared["progress"] = Progress("resampled truth:", lines=20)
+        shared["progress"] = StepLines("resampled truth:", lines=20)
         sizes: Any = {"num_samples": study.samples, "num_judged": study.judged}
         result["resampled"] = asdict(resampled_correlation(model, texts, candidates, **sizes, **shared))
     if candidates and study.flip_batches:
-        shared["progress"] = Progress("counterfactual truth:", lines=20)
+        shared["progress"] = StepLines("counterfactual truth:", lines=20)
         rollouts = TextRollouts(model, source, num_rows=16, num_steps=study.num_steps, seed=study.seed + 3000)
         sizes = {"num_batches": study.flip_batches, "num_positions": 48, "pairs": 2}
         result["counterfactual"] = asdict(counterfactual_correlation(model, rollouts, candidates, **sizes, **shared))

@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from rltok_rl.experiments.reports.leaderboard import SYSTEM_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
-from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
+from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learn_runs import SYSTEMS, fingerprint, run_config, train_and_evaluate
 
 from rltok_rl.data.disk import replace_text
@@ -134,14 +134,14 @@ def run(options: LearnOptions, command: str) -> list[dict[str, Any]]:
     saved = json.loads(store.read_text())["courses"] if store.exists() else []
     content: dict[str, Any] = {"command": command, "machine": machine("cpu"), "options": asdict(options)}
     del content["options"]["out"]
-    cells, progress = grid(options), Progress("learn")
+    cells, progress = grid(options), StepLines("learn")
     results: list[dict[str, Any]] = []
     reused = 0
     for place, (language, system, seed) in enumerate(cells):
         rate = None if system == "learned" else matched_rate(results, language)
         config = run_config(language, system, seed, rate=rate, overrides=options.overrides)
         key = {"language": language, "system": system, "seed": seed, "options": fingerprint(config)}
-        result = next((one for one in saved if one.items() >= key.items()), None)
+        result = next((cell for cell in saved if cell.items() >= key.items()), None)
         if result is None:
             show = _show_evaluation(f" {language} {system} seed {seed}", progress, place - reused, len(cells) - reused)
             run_result = train_and_evaluate(config, num_evaluations=options.looks, after_evaluation=show)
@@ -150,7 +150,7 @@ def run(options: LearnOptions, command: str) -> list[dict[str, Any]]:
             reused += 1
         results.append(result)
         # Results with other options are not shown, and dropped at the end.
-        others = [one for one in saved if one not in results] if place < len(cells) - 1 else []
+        others = [cell for cell in saved if cell not in results] if place < len(cells) - 1 else []
         replace_text(store, json.dumps(content | {"courses": [*results, *others]}) + "\n")
     lines = [verdict(results, language) for language in options.languages]
     (out / "learn.md").write_text("\n\n".join([f"`{command}`", machine("cpu"), *lines, table(results)]) + "\n")
@@ -158,7 +158,7 @@ def run(options: LearnOptions, command: str) -> list[dict[str, Any]]:
     return results
 
 
-def _show_evaluation(label: str, progress: Progress, done: int, total: int) -> Callable[[dict[str, Any], float], None]:
+def _show_evaluation(label: str, progress: StepLines, done: int, total: int) -> Callable[[dict[str, Any], float], None]:
     """Make the function that prints a line per evaluation."""
 
     def show(metrics: dict[str, Any], share: float) -> None:
@@ -185,7 +185,7 @@ def draw_learning(results: Sequence[dict[str, Any]], path: Path) -> Path:
             left.set_title(_TITLES.get(language, language), fontsize=9.5, weight="bold")
             _draw_samples(right, select(results, language, "learned"))
         panels[-1, 0].set_xlabel("MB of text")
-        seeds = {name: len({one["seed"] for one in results if one["system"] == name}) for name in handles}
+        seeds = {name: len({result["seed"] for result in results if result["system"] == name}) for name in handles}
         order = [name for name in SYSTEM_LABELS if name in handles]
         labels = [f"{SYSTEM_LABELS[name]} ({seeds[name]} seed{'s' * (seeds[name] > 1)})" for name in order]
         place: Any = {"loc": "lower left", "bbox_to_anchor": (0.045, 0.0), "ncols": -(-len(order) // 2), "fontsize": 8}

@@ -12,7 +12,7 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import Any, NamedTuple
 
-from rltok_rl.experiments.studies.common import Progress
+from rltok_rl.experiments.studies.common import StepLines
 
 Work = Callable[[Any], str]
 """Does a job, and returns a note for its line of progress."""
@@ -37,7 +37,7 @@ def run_jobs(label: str, work: Work, jobs: Sequence[Any], *, total: int, workers
     workers = min(workers or cores, len(jobs))
     print(f"{len(jobs)} of {total} cells to train, {workers} at a time", file=sys.stderr)
     failed: list[str] = []
-    progress = Progress(label)
+    progress = StepLines(label)
     for done, (job, note, broken) in enumerate(_outcomes(work, jobs, workers), 1):
         failed += [f"{job}: {note}"] if broken else []
         speed = 3600 * done / (time.perf_counter() - progress.start) / workers

@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from rltok_rl.experiments.commands.parsers import make_parser
 from rltok_rl.experiments.reports.markdown import markdown
-from rltok_rl.experiments.studies.common import Progress, command_line
+from rltok_rl.experiments.studies.common import StepLines, command_line
 from tensordict import TensorDict
 from torch import Tensor, nn
 
@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser("rate-control", __doc__).parse_args(arguments)
     command = command_line("rate_control", sys.argv[1:] if arguments is None else arguments)
     grid = [(c, s, t, p) for c in (*RATE_CONTROLS, *CONTROLLERS) for p in PULLS for s in STARTS for t in TARGETS]
-    start, progress, runs = time.perf_counter(), Progress("run"), []
+    start, progress, runs = time.perf_counter(), StepLines("run"), []
     for number, (control, begin, target, pull) in enumerate(grid, 1):
         runs.append(drive(control, begin, target, pull, num_updates=options.updates))
         progress(number, len(grid), f", {control}: {begin} -> {target}")

@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 import torch
 from rltok_rl.experiments.reports.markdown import markdown
-from rltok_rl.experiments.studies.common import Progress, check_choices, check_minimums, command_line, read_options
+from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learners import FIXED, LEARNERS, WORLDS, Course
 
 from rltok_rl.data.disk import claim_file, replace_text
@@ -131,7 +131,7 @@ def run(options: SolveOptions) -> list[dict[str, Any]]:
     """Train the cells that have no file; return all of the folder, in the order of worlds, learners and seeds."""
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     missing = [cell for cell in grid(options) if not options.file(*cell).exists()]
-    progress, folder = Progress("solve"), Path(options.out, "cells")
+    progress, folder = StepLines("solve"), Path(options.out, "cells")
     folder.mkdir(parents=True, exist_ok=True)
     for done, cell in enumerate(missing, 1):
         file = options.file(*cell)
@@ -148,7 +148,7 @@ def run(options: SolveOptions) -> list[dict[str, Any]]:
     files = [file for world in WORLDS for file in folder.glob(options.file(world, "*").name)]
     cells = [json.loads(file.read_text()) for file in files]
     worlds, learners = list(WORLDS), list(LEARNERS)
-    return sorted(cells, key=lambda one: (worlds.index(one["world"]), learners.index(one["learner"]), one["seed"]))
+    return sorted(cells, key=lambda cell: (worlds.index(cell["world"]), learners.index(cell["learner"]), cell["seed"]))
 
 
 def threshold(world: str) -> float | None:
@@ -164,8 +164,8 @@ def solved(points: Sequence[Sequence[float]], goal: float) -> tuple[float, float
 def group(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, Curves]]:
     """Return the curves of all seeds by world and learner."""
     groups: dict[str, dict[str, Curves]] = {}
-    for one in results:
-        groups.setdefault(one["world"], {}).setdefault(one["learner"], []).append(one["points"])
+    for cell in results:
+        groups.setdefault(cell["world"], {}).setdefault(cell["learner"], []).append(cell["points"])
     return groups
 
 
@@ -195,7 +195,7 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str) -> st
     """Write ``solve.md``, with a table per world, and ``solve.png``; return the page."""
     lines = [
         f"`{command}`",
-        "; ".join(dict.fromkeys(one["machine"] for one in results)),
+        "; ".join(dict.fromkeys(cell["machine"] for cell in results)),
         SETTINGS,
     ]
     for world, learners in group(results).items():

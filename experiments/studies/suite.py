@@ -87,7 +87,7 @@ class Cell(NamedTuple):
         return f"{self.task}-{self.grade} {self.entry} seed {self.seed}"
 
 
-class Job(NamedTuple):
+class CellJob(NamedTuple):
     """A cell with its configuration and its file."""
 
     cell: Cell
@@ -137,7 +137,7 @@ def _grades(task: str, options: SuiteOptions) -> list[int]:
     return options.grades or [*dict.fromkeys(REPEATED.get((task, grade), grade) for grade in GRADES[options.budget])]
 
 
-def suite_jobs(options: SuiteOptions) -> list[Job]:
+def suite_jobs(options: SuiteOptions) -> list[CellJob]:
     """Return all jobs, seed by seed; a file's name has a hash of its options."""
     folder, prints = Path(options.out, "cells"), dict[tuple[str, int, str], tuple[TrainConfig, str]]()
     places = [(task, grade) for task in options.tasks for grade in _grades(task, options)]
@@ -148,11 +148,11 @@ def suite_jobs(options: SuiteOptions) -> list[Job]:
     for seed, (key, (config, digest)) in itertools.product(range(options.seeds), prints.items()):
         cell = Cell(*key, seed)
         name = re.sub(r"[^\w.@-]", "_", "-".join(map(str, (TRACK, *cell, digest))))
-        jobs.append(Job(cell, replace(config, seed=seed), folder / f"{name}.json"))
+        jobs.append(CellJob(cell, replace(config, seed=seed), folder / f"{name}.json"))
     return jobs
 
 
-def train_cell(job: Job) -> dict[str, Any]:
+def train_cell(job: CellJob) -> dict[str, Any]:
     """Train and evaluate a cell, write its file, and return its content."""
     keep_memory()
     torch.set_num_threads(1)
@@ -168,7 +168,7 @@ def train_cell(job: Job) -> dict[str, Any]:
     return content
 
 
-def _train(job: Job) -> str:
+def _train(job: CellJob) -> str:
     final = train_cell(job)["final"]
     return f"share {final['share']:.3f}, rate {final['rate']:.3f}"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.studies.common import Progress
+from rltok_rl.experiments.studies.common import StepLines
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -38,7 +38,7 @@ def train_toy(source: TextSource, *, updates: int, seed: int = 0, lr: float = 4e
     loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.95)
     loss.coeff_rate = 0.03
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
-    progress = Progress("toy model, update")
+    progress = StepLines("toy model, update")
     for update in range(updates):
         fraction = max(0.05, 0.5 * (1 + math.cos(math.pi * update / updates)))
         for group in optimizer.param_groups:

@@ -21,7 +21,7 @@ from rltok_rl.agents import FixedStrideActor, RandomActor, RuleActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.envs.registration import ENVIRONMENTS
 from rltok_rl.experiments.reports.markdown import markdown
-from rltok_rl.experiments.studies.common import Progress
+from rltok_rl.experiments.studies.common import StepLines
 from rltok_rl.experiments.texts import LANGUAGES
 from torch import Tensor
 
@@ -68,7 +68,7 @@ def train_world(name: str, *, updates: int | None = None, seed: int = 0) -> UNet
     env = ByteBoundaryEnv(model, language, num_steps=STEPS, batch_size=(ROWS,), seed=seed)
     actor = RuleActor(partial(mixed_boundaries, language=language), ["byte"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
-    progress = Progress(f"{name}, update", lines=20)
+    progress = StepLines(f"{name}, update", lines=20)
     for update in range(length):
         fraction = max(0.02, 0.5 * (1 + math.cos(math.pi * update / length)))
         for group in optimizer.param_groups:
@@ -101,11 +101,11 @@ def scores(
     env_id: str, policies: Mapping[str, Any], num_texts: int, *, seed: int = 0, **options: Any
 ) -> dict[str, tuple[float, float | None]]:
     """Return the mean return of each policy and its standard error, all on the same texts."""
-    found = {}
+    returns = {}
     for name, policy in policies.items():
         options |= {"env_id": env_id, "num_envs": min(num_texts, 256), "reference": "never", "seed": seed}
-        found[name] = mean_and_error(evaluate_policy(policy, num_texts, **options).policy.returns)
-    return found
+        returns[name] = mean_and_error(evaluate_policy(policy, num_texts, **options).policy.returns)
+    return returns
 
 
 CARD = """\
@@ -134,8 +134,8 @@ def world_card(model: UNet, language: str, num_texts: int) -> str:
     """Score simple policies in a world, and return its model card."""
     kind = LANGUAGES[language]
     env_id = f"rltok_rl/{kind.__name__}-v1"
-    found = scores(env_id, simple_policies(kind()), num_texts, model=model)
-    rows = [(name, f"{mean:.1f} ± {error:.1f}") for name, (mean, error) in found.items()]
+    returns = scores(env_id, simple_policies(kind()), num_texts, model=model)
+    rows = [(name, f"{mean:.1f} ± {error:.1f}") for name, (mean, error) in returns.items()]
     return CARD.format(
         language=language,
         env_id=env_id,

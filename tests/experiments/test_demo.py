@@ -20,7 +20,7 @@ import torch
 from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.demo import __main__ as demo
 from rltok_rl.experiments.demo import findings, parts, screen
-from rltok_rl.experiments.demo.parts import RECALL, SYSTEMS, Part, Progress, Race, RunState, TrainingFailed
+from rltok_rl.experiments.demo.parts import RECALL, SYSTEMS, DemoState, Part, Race, RunFailed, RunState
 from rltok_rl.experiments.demo.verdicts import english_verdict, learned_something
 from rltok_rl.experiments.reports.markdown import with_unit
 
@@ -167,14 +167,14 @@ def test_a_stopped_run_resumes_and_a_failed_one_is_named(tmp_path):
     assert shown[-1][0].finished and not shown[0][0].finished
     folder = tmp_path / "broken"
     with Race({"learned": ["data.source=nowhere", f"out={folder}"]}, {"learned": folder}) as race:
-        with pytest.raises(TrainingFailed, match=r"'learned' ended with status 1; .*log.txt ends with[\s\S]*nowhere"):
+        with pytest.raises(RunFailed, match=r"'learned' ended with status 1; .*log.txt ends with[\s\S]*nowhere"):
             race.follow(lambda _: None, deadline=time.perf_counter() + 60, stop=lambda: False)
 
 
 def test_plans(tmp_path):
     folder = tmp_path / "demo"
     for content, free in (({}, "demo"), ({"recall": {"total_bytes": 1}}, "demo"), ({"finished": True}, "demo-2")):
-        Progress(folder).save(**content)
+        DemoState(folder).save(**content)
         assert parts.free_folder(folder) == tmp_path / free, content
     sizes = [parts.fitting_bytes(RECALL, speed=speed, seconds=110.0, update=4096) for speed in (1e3, 15e3, 1e6)]
     assert sizes == sorted(sizes) and len(set(sizes)) == 3

@@ -236,7 +236,7 @@ def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, 
 
     train = suite.train_cell
 
-    def broken(job: suite.Job) -> dict[str, Any]:
+    def broken(job: suite.CellJob) -> dict[str, Any]:
         if job.cell.task == "delay":
             raise RuntimeError("broken on purpose")
         return train(job)

@@ -31,8 +31,8 @@ class Automaton(Language):
         best: whether a token should end after the byte that led to a state.
         window: bytes that the floor has read.
         name: short name.
-        place: where in a text a state is, which a :class:`~rltok_rl.data.languages.reader.Reader` always knows; None if
-            it knows nothing but bytes.
+        place: where in a text a state is, which a :class:`~rltok_rl.data.languages.reader.PerfectReader` always knows;
+            None if it knows nothing but bytes.
 
     Example:
         >>> coin = {0: {97: (0.5, 1), 98: (0.5, 0)}, 1: {99: (1.0, 0)}}  # a is always followed by c
@@ -78,7 +78,7 @@ class Automaton(Language):
             raise ValueError(f"moves({state!r}) must sum to 1, got {float(self._chance[order[state]].sum())}")
         self._best = torch.tensor([bool(best(state)) for state in reached])
         places = [place(state) if place else None for state in reached]
-        self._place = torch.tensor([places.index(one) for one in places])  # [S]
+        self._place = torch.tensor([*map(places.index, places)])  # [S]
 
     @property
     def alphabet(self) -> bytes:

@@ -8,7 +8,7 @@ from torch import Tensor
 from rltok_rl.data.languages.automaton import Automaton
 
 
-class Reader:
+class PerfectReader:
     """Reads texts of an automaton and forgets each byte that no boundary keeps.
 
     It sees the last ``language.window`` bytes, and keeps the last ``window`` at each boundary. It always knows where in
@@ -57,11 +57,11 @@ class Reader:
 
 
 def read_texts(language: Automaton, byte_ids: Tensor, boundaries: Tensor) -> Tensor:
-    """Return log p of bytes 1 .. T of texts [B, T + 1] to the :class:`Reader`, [B, T] float64 in nats.
+    """Return log p of bytes 1 .. T of texts [B, T + 1] to the :class:`PerfectReader`, [B, T] float64 in nats.
 
     Entry t of ``boundaries`` [B, T + 1] bool is a boundary after byte t, which may help from byte t + 1 on.
     """
-    symbols, reader = language._symbols(byte_ids), Reader(language, len(byte_ids))
+    symbols, reader = language._symbols(byte_ids), PerfectReader(language, len(byte_ids))
     states, _ = language._follow(symbols)
     log_prob = [reader.read(symbols[:, 0], states[:, 1])]
     for t in range(1, byte_ids.shape[1]):

@@ -227,7 +227,7 @@ def as_typed(value: Any) -> str:
         '{ends: window, rates: [0.1,null]}'
     """
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {as_typed(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {as_typed(element)}" for name, element in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(as_typed, value))}]"
     if value is None or isinstance(value, bool):

@@ -134,8 +134,8 @@ def load_segmenter(source: str | Path, model: Any, trust_code: bool = False, **h
     error without. A missing file is an error in a run whose ``config.yaml`` names a segmenter or an actor.
     """
     path = Path(source)
-    own = path.is_dir() and not (path / "model" / CONFIG).is_file()
-    folder = path if own else model_folder(source) or _download(str(source), hub_options)
+    is_model_folder = path.is_dir() and not (path / "model" / CONFIG).is_file()
+    folder = path if is_model_folder else model_folder(source) or _download(str(source), hub_options)
     if folder is None:
         return None
     path, run = folder / WORD, folder.parent / "config.yaml"

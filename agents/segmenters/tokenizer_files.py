@@ -44,7 +44,7 @@ def _is_known(content: dict[str, Any]) -> bool:
     if missing := {*tokenizers_library().pre_tokenizers.ByteLevel.alphabet()} - pieces:
         raise ValueError(f"its vocabulary must hold all 256 bytes, got {len(missing)} fewer")
     known = [json.loads(t.to_str()) for t in (untrained_bpe("gpt2"), untrained_bpe("spaces"), untrained_unigram())]
-    return any(_fixed(content, one) == _fixed(one, one) for one in known)
+    return any(_fixed(content, form) == _fixed(form, form) for form in known)
 
 
 def _fixed(content: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

@@ -95,11 +95,11 @@ def advantages(rewards: Tensor, values: Tensor, next_values: Tensor, ended: Tens
     delta_t = r_t + gamma v'_t - v_t, where v'_t values what follows decision t: 0 where the document is over, the last
     observation of a text that was cut (it would have gone on), the next observation elsewhere.
     """
-    found, later = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
+    advantages, later = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):
         delta = rewards[t] + gamma * next_values[t] - values[t]
-        found[t] = later = delta + gamma * lam * torch.where(ended[t], 0.0, later)
-    return found
+        advantages[t] = later = delta + gamma * lam * torch.where(ended[t], 0.0, later)
+    return advantages
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:
@@ -151,7 +151,7 @@ def train(
         actions = torch.zeros(shape, dtype=torch.int64)
         ended = torch.zeros(shape, dtype=torch.bool)
         log_probs, values, final_values, rewards = (torch.zeros(shape) for _ in range(4))
-        returns_told, bits_told = [], []
+        episode_returns, episode_bits = [], []
         for t in range(args.num_steps):
             seen.append(tensors(observation))
             with torch.no_grad():
@@ -167,8 +167,8 @@ def train(
                 if not terminated[n]:  # cut: what would have followed has a value; after the end of a document nothing
                     with torch.no_grad():
                         final_values[t, n] = agent(*tensors(last))[1]
-                returns_told.append(totals[n])
-                bits_told.append(info["final_info"]["bits"][n] / last["position"].item())
+                episode_returns.append(totals[n])
+                episode_bits.append(info["final_info"]["bits"][n] / last["position"].item())
                 totals[n] = 0.0
 
         # Learn from them.
@@ -209,9 +209,9 @@ def train(
         row = {
             "update": update,
             "steps": steps,
-            "return": float(np.mean(returns_told)) if returns_told else float("nan"),
+            "return": float(np.mean(episode_returns)) if episode_returns else float("nan"),
             "reward": float(rewards.mean()),
-            "bits_per_byte": float(np.mean(bits_told)) if bits_told else float("nan"),
+            "bits_per_byte": float(np.mean(episode_bits)) if episode_bits else float("nan"),
             "rate": float(actions.float().mean()),
             "explained_variance": explained_variance(values, returns),
             **dict(zip(names, np.mean(figures, 0).tolist(), strict=True)),
@@ -228,8 +228,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in fields(Args):
         name, kind = f"--{option.name.replace('_', '-')}", type(option.default)
-        given = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
-        parser.add_argument(name, default=option.default, help=f"default: {option.default}", **given)
+        kwargs = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
+        parser.add_argument(name, default=option.default, help=f"default: {option.default}", **kwargs)
     args = Args(**vars(parser.parse_args(arguments)))
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)

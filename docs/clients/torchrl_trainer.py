@@ -26,7 +26,7 @@ from rltok_rl.objectives import BoundaryClipPPOLoss, make_estimator
 
 
 class Stepper(DefaultOptimizationStepper):
-    """Loss, gradient, step; what is told of them are numbers, where TorchRL's own hands their graphs to the logger."""
+    """Optimizer step that logs numbers; TorchRL's own passes their graphs to the logger."""
 
     def step(self, trainer: Trainer, sub_batch: TensorDictBase) -> TensorDictBase:
         """One optimizer step."""
@@ -55,7 +55,7 @@ def make_trainer(
         learning_rate: of Adam.
         gamma: discount.
         entropy_coeff: weight of the entropy bonus.
-        logger: told of rewards, rates and losses.
+        logger: receives rewards, rates and losses.
         progress_bar: show one.
     """
     actor = LearnedBoundaryActor(env.model)

@@ -51,9 +51,9 @@ class FakeGPUTensor(Tensor):
         """Wrap a fake tensor."""
         with unset_fake_temporarily():
             shell = torch.empty_strided(held.shape, held.stride(), dtype=held.dtype, device="meta")
-        made = Tensor._make_subclass(cls, shell, False, dispatch_device=True, device_for_backend_keys=DEVICE)
-        made.held = held
-        return made
+        tensor = Tensor._make_subclass(cls, shell, False, dispatch_device=True, device_for_backend_keys=DEVICE)
+        tensor.held = held
+        return tensor
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"FakeGPUTensor({self.held!r})"

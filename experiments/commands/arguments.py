@@ -210,5 +210,5 @@ class Watch:
             self._progress = Progress(total)
             self._progress.start = self.start
             if self.title is not None:
-                self._progress.say(self.title)
+                self._progress.print(self.title)
         self._progress.show({} if nats is None else {"bits_per_byte": float(bits_per_byte(nats, done))}, done)

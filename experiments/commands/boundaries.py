@@ -231,7 +231,7 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     results: dict[str, Any] = {"text": text_name, "tolerance": options.tolerance, "models": metrics}
     if several:
         once = drawn | references
-        pairs = {n: (once[n], draw(one) if one.at_random else once[n]) for n, one in (models | rules).items()}
+        pairs = {n: (once[n], draw(drawer) if drawer.at_random else once[n]) for n, drawer in (models | rules).items()}
         results["agreement"] = agree(pairs, options.tolerance)
     if options.json:
         print(json.dumps(without_nan(results), indent=1))

@@ -101,10 +101,10 @@ def sample_views(runs: Sequence[tuple[str, RunFolder]]) -> list[TextView]:
     return views
 
 
-def _same_sample(one: bytes, other: bytes) -> bool:
+def _same_sample(sample: bytes, other: bytes) -> bool:
     """Whether samples are equal up to a last byte, which rules leave out."""
-    size = min(len(one), len(other))
-    return one[:size] == other[:size] and max(len(one), len(other)) <= size + 1
+    size = min(len(sample), len(other))
+    return sample[:size] == other[:size] and max(len(sample), len(other)) <= size + 1
 
 
 def reading_note(

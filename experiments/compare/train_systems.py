@@ -172,8 +172,8 @@ def _check_common(config: TrainConfig) -> None:
     names = system_names(variants(config))
     if unknown := sorted(set(config.compare.options) - set(names)):
         raise ValueError(f"compare.options must be by system, among {names}, got {unknown}")
-    if taken := sorted(set(config.compare.variants) & set(system_names())):
-        raise ValueError(f"compare.variants must have other names than systems, got {taken}")
+    if clashing := sorted(set(config.compare.variants) & set(system_names())):
+        raise ValueError(f"compare.variants must have other names than systems, got {clashing}")
 
 
 def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> bool:

@@ -126,8 +126,8 @@ def _comparison_table(groups: Sequence[pd.DataFrame], options: pd.DataFrame, *, 
     columns = [name for name in (SHARE, COLUMNS[0], RELATIVE, *COLUMNS[1:-2]) if any(name in row for row in cells_of)]
     best = best_groups(groups, by_share=columns[0] == SHARE) if bold else set()
     body = []
-    for place, (rows, found) in enumerate(zip(groups, cells_of, strict=True)):
-        first, *metrics = (found.get(name, "-") for name in columns)
+    for place, (rows, metrics_of) in enumerate(zip(groups, cells_of, strict=True)):
+        first, *metrics = (metrics_of.get(name, "-") for name in columns)
         label = f"{_name(rows)}{' *' if rows['oracle'].any() else ''}"
         cells = [option_text(options.at[rows.index[0], name]) for name in names] + ([_seed_list(rows)] if seeds else [])
         body.append([label, *cells, f"**{first}**" if place in best else first, *metrics])

@@ -91,7 +91,7 @@ def _content(runs: Sequence[RunFolder], systems: Mapping[str, dict[int, dict[str
     first, summaries = runs[0], [run.summary or {} for run in runs]
     of_last_seed = {name: [run for run in runs if plain(run.path.name) == name][-1] for name in systems}
     options = differing_options(of_last_seed)
-    varying = {option.removeprefix(_FIELD) for own in options.values() for option in own}
+    varying = {option.removeprefix(_FIELD) for changed in options.values() for option in changed}
     fields = {name: value for name, value in (first.option("model.overrides") or {}).items() if name not in varying}
     data = ("source", "split_by", "held_out", "num_rows", "num_steps")
     return {
@@ -109,8 +109,8 @@ def differing_options(runs: Mapping[str, RunFolder]) -> dict[str, dict[str, Any]
     learned = {name: _method(run) for name, run in runs.items() if estimator_name(run) != "-"}
     first = next(iter(learned.values()), {})
     unlike = {
-        name: {option: own.get(option) for option in sorted({*own, *first}) if own.get(option) != first.get(option)}
-        for name, own in learned.items()
+        name: {option: mine.get(option) for option in sorted({*mine, *first}) if mine.get(option) != first.get(option)}
+        for name, mine in learned.items()
     }
     differing = sorted({option for changed in unlike.values() for option in changed})
     of_first = {option: first.get(option) for option in differing}
@@ -122,10 +122,10 @@ def _method(run: RunFolder) -> dict[str, Any]:
 
     Options that were added after the run have their defaults, which are what such a run did.
     """
-    given = {group: asdict(GROUPS[group]()) | run.config.get(group, {}) for group in _METHOD}
+    grouped = {group: asdict(GROUPS[group]()) | run.config.get(group, {}) for group in _METHOD}
     defaults = {field.name: field.default for field in fields(UNetConfig)}
     of_model = {_FIELD + field: run.model.get(field, default) for field, default in defaults.items()}
-    of_groups = {option: value for option, value in flat(given).items() if value != {}}
+    of_groups = {option: value for option, value in flat(grouped).items() if value != {}}
     return of_model | {option: value for option, value in of_groups.items() if not option.startswith("optim.total_")}
 
 

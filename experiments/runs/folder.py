@@ -320,7 +320,7 @@ def _model_config(run: RunFolder) -> UNetConfig:
 
 def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_code: bool) -> Segmenter | None:
     options = read_options(run.path / "config.yaml")
-    name, given = options.segmenter.name, options.segmenter.options
+    name, kwargs = options.segmenter.name, options.segmenter.options
     if state is None and name != "learned":
         segmenter = f"the segmenter {name!r}"
         raise ValueError(f"{run.path / 'config.yaml'} names {segmenter}, of which the checkpoint holds nothing")
@@ -331,9 +331,9 @@ def _segmenter(run: RunFolder, model: UNet, state: dict[str, Any] | None, trust_
     if state is None:
         return actor_segmenter(options.actor.name, options.actor.rate, model)[0].eval()
     if name in TOKENIZERS:
-        given = {key: value for key, value in given.items() if key not in TRAINED_WITH}
+        kwargs = {key: value for key, value in kwargs.items() if key not in TRAINED_WITH}
         where, text = f"the segmenter {name!r} of {run.path}", state.get("tokenizer")
         if not isinstance(text, str):
             raise ValueError(f"{where} must hold a tokenizer, got {text!r}")
-        given["tokenizer"] = read_tokenizer(text, TOKENIZERS[name], where, trust_code=trust_code)
-    return rebuild_segmenter(run.path / "config.yaml", name, given, model, state, trust_code=trust_code)
+        kwargs["tokenizer"] = read_tokenizer(text, TOKENIZERS[name], where, trust_code=trust_code)
+    return rebuild_segmenter(run.path / "config.yaml", name, kwargs, model, state, trust_code=trust_code)

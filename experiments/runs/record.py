@@ -122,7 +122,9 @@ class Recorder:
         self.logging = self._open.enter_context(Logging(config.logger.name, target, **config.logger.options))
         self.progress = Progress(config.optim.total_bytes, done=trainer.bytes_done)
         if trainer.speed.name is not None and trainer.speed.peak is None:
-            self.progress.say(f"no column mfu: rltok_rl.training.environment.PEAKS has no peak of {trainer.speed.name}")
+            self.progress.print(
+                f"no column mfu: rltok_rl.training.environment.PEAKS has no peak of {trainer.speed.name}"
+            )
 
     def __enter__(self) -> Recorder:
         if self.trainer.updates == 0:
@@ -147,7 +149,7 @@ class Recorder:
             self.logging.add("train", {k: v for k, v in row.items() if k not in HELD_OUT}, update=last.update)
             for text in last.warnings:
                 self.alarms.add(last.update, warning=text)
-                self.progress.say(f"warning: update {last.update}: {text}")
+                self.progress.print(f"warning: update {last.update}: {text}")
             self.progress.total = trainer.expected_bytes
             self.progress.show(metrics, last.bytes_done)
 

@@ -15,9 +15,9 @@ from rltok_rl.ranges import check_fields
 
 def read_options(path: Path) -> TrainConfig:
     """Return the options in a run's ``config.yaml``, with defaults for missing ones."""
-    given = read_config_file(path)
+    saved = read_config_file(path)
     try:
-        options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), given))
+        options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), saved))
         check_fields(options)
         if options.data.options.get("trust_remote_code"):
             raise ValueError("data.options.trust_remote_code must be left out, because it executes code of the corpus")

@@ -22,7 +22,7 @@ def estimators_table(content: dict[str, Any]) -> str:
     """Return how the text was measured, and a Markdown table of the estimators."""
     decisions, rows = content["decisions"], content["estimators"]
     price = f", {content['price']:g} nats per boundary" if content["price"] else ""
-    size = math.sqrt(sum(one["truth"] ** 2 for one in decisions) / len(decisions))
+    size = math.sqrt(sum(decision["truth"] ** 2 for decision in decisions) / len(decisions))
     header = ["estimator", "", "bias", "standard deviation", "RMSE", "correlation", "cost"]
     body = [
         [
@@ -62,18 +62,19 @@ def decisions_table(content: dict[str, Any], most: int | None = None) -> str:
     """Return a Markdown table of all decisions, or of the ``most`` with the largest truth and without estimators."""
     text, decisions = content["text"].encode("latin-1"), content["decisions"]
     names = [] if most else list(decisions[0]["estimators"])
-    shown = sorted(decisions, key=lambda one: -abs(one["truth"]))[:most] if most else decisions
+    shown = sorted(decisions, key=lambda decision: -abs(decision["truth"]))[:most] if most else decisions
     header = ["byte", "text before", "probability", "truth", *(f"`{name}`" for name in names)]
 
-    def row(one: dict[str, Any]) -> list[str]:
-        before = text[max(0, one["byte"] + 1 - _BEFORE) : one["byte"] + 1]
+    def row(decision: dict[str, Any]) -> list[str]:
+        before = text[max(0, decision["byte"] + 1 - _BEFORE) : decision["byte"] + 1]
         written = "".join(cell.shown for cell in cells(before)).replace("`", "'").replace("|", "\\|")
-        measured = [(each["difference"], each["error"]) for each in one["estimators"].values()] if names else []
-        values = [f"{value:+.3f} ± {error:.3f}" for value, error in [(one["truth"], one["truth_error"]), *measured]]
-        return [str(one["byte"]), f"`{written}`", f"{one['probability']:.3f}", *values]
+        measured = [(each["difference"], each["error"]) for each in decision["estimators"].values()] if names else []
+        measured.insert(0, (decision["truth"], decision["truth_error"]))
+        values = [f"{value:+.3f} ± {error:.3f}" for value, error in measured]
+        return [str(decision["byte"]), f"`{written}`", f"{decision['probability']:.3f}", *values]
 
     title = f"The {len(shown)} decisions that matter most" if most else "Every decision: truth and mean estimates"
-    return f"{title}, ± standard errors over draws\n\n{markdown(header, [row(one) for one in shown])}"
+    return f"{title}, ± standard errors over draws\n\n{markdown(header, [row(decision) for decision in shown])}"
 
 
 def draw_credit(content: dict[str, Any], path: Path) -> Path:
@@ -85,11 +86,11 @@ def draw_credit(content: dict[str, Any], path: Path) -> Path:
         for place, cell in enumerate(line)
         for n in range(cell.end - cell.start)
     ]
-    places = [one["byte"] for one in decisions]
+    places = [decision["byte"] for decision in decisions]
     x, shares = np.array(ends)[places], np.zeros(len(text))
     shares[0] = 1.0  # forced, unless a mark is before it
-    shares[places] = [one["probability"] for one in decisions]
-    truth, error = (np.array([one[key] for one in decisions]) for key in ("truth", "truth_error"))
+    shares[places] = [decision["probability"] for decision in decisions]
+    truth, error = (np.array([decision[key] for decision in decisions]) for key in ("truth", "truth_error"))
     top = 1.3 * max(1e-6, float(np.abs(truth).max()))
     left = 0.55 + _LETTER * max(len(row["name"]) for row in rows)
     width, panels = max(len(line) * _CELL, _WIDTH), [1.7 * _PANEL, *[_PANEL] * len(rows)]
@@ -117,7 +118,7 @@ def draw_credit(content: dict[str, Any], path: Path) -> Path:
             else:
                 row = rows[place - 1]
                 name = row["name"]
-                _draw_estimator(axes, x, truth, [one["estimators"][name] for one in decisions])
+                _draw_estimator(axes, x, truth, [decision["estimators"][name] for decision in decisions])
                 note = f"bias {_bias(row)}\nsd {number(row['deviation'], 2)}, r {number(row['correlation'], 2)}"
                 frame.text(left + len(line) * _CELL + 0.06, y + tall / 2, note, va="center", fontsize=6.5, color=QUIET)
             frame.text(left - 0.35, y + tall / 2, name, ha="right", **small)
@@ -132,7 +133,7 @@ def draw_credit(content: dict[str, Any], path: Path) -> Path:
 
 
 def _draw_estimator(axes: Any, x: Any, truth: Any, decisions: list[dict[str, float]]) -> None:
-    mean, error, deviation = (np.array([one[key] for one in decisions]) for key in decisions[0])
+    mean, error, deviation = (np.array([decision[key] for decision in decisions]) for key in decisions[0])
     axes.fill_between(x, mean - deviation, mean + deviation, step="mid", color=OURS, alpha=0.16, lw=0)
     axes.step(x, truth, where="mid", color=INK, lw=0.7)
     axes.vlines(x, mean - error, mean + error, color=OURS, lw=0.8)

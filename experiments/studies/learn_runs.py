@@ -64,7 +64,7 @@ def run_config(
 
 def fingerprint(config: TrainConfig) -> str:
     """Return a hash of the options that differ from their defaults; the folder and new options do not change it."""
-    options, defaults = (OmegaConf.to_container(OmegaConf.structured(one)) for one in (config, TrainConfig()))
+    options, defaults = (OmegaConf.to_container(OmegaConf.structured(settings)) for settings in (config, TrainConfig()))
     assert isinstance(options, dict) and isinstance(defaults, dict)
     changed = {
         name: {k: v for k, v in value.items() if defaults[name][k] != v} if isinstance(value, dict) else value

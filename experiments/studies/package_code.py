@@ -39,10 +39,10 @@ class Options:
 
 def python_files(package: str, most_bytes: int) -> Iterator[tuple[str, str]]:
     """Yield paths and texts of a package's Python files, in the order of the paths' hashes, while they fit."""
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise ValueError(f"packages must be installed packages, got {package!r}")
-    root = Path(found.submodule_search_locations[0])
+    root = Path(spec.submodule_search_locations[0])
     paths = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
     left = most_bytes
     for name in sorted(paths, key=lambda name: hashlib.sha256(name.encode()).digest()):

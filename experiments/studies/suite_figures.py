@@ -66,11 +66,11 @@ def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
 def draw_intervals(plt: Any, summary: Mapping[str, Mapping[str, Any]]) -> Any:
     """Draw interquartile means with their intervals, the best on top."""
     figure, axes = plt.subplots(figsize=(6, 0.9 + 0.24 * len(summary)), layout="constrained")
-    for y, (entry, one) in enumerate(summary.items()):
+    for y, (entry, scores) in enumerate(summary.items()):
         colour = INK if entry == ORACLE else PALE if entry == UNIFORM else OURS
-        if one["interval"]:
-            axes.plot(one["interval"], [y, y], color=colour, lw=5, alpha=0.35, solid_capstyle="butt")
-        axes.plot([one["iqm"]], [y], "|", color=colour, ms=9, mew=2)
+        if scores["interval"]:
+            axes.plot(scores["interval"], [y, y], color=colour, lw=5, alpha=0.35, solid_capstyle="butt")
+        axes.plot([scores["iqm"]], [y], "|", color=colour, ms=9, mew=2)
     axes.set_yticks(range(len(summary)), list(summary))
     axes.set_ylim(len(summary) - 0.4, -0.6)
     axes.axvline(0, color=PALE, lw=0.6, zorder=0)
@@ -108,9 +108,12 @@ def draw_curves(
     for axes, (task, grade) in zip(panels.flat, places, strict=False):
         for entry, style in styles.items():
             curves = [
-                ([look["total_flops"] / 1e9 for look in one["looks"]], [look["share"] for look in one["looks"]])
-                for one in results
-                if (one["task"], one["grade"], one["entry"]) == (task, grade, entry)
+                (
+                    [snapshot["total_flops"] / 1e9 for snapshot in cell["looks"]],
+                    [snapshot["share"] for snapshot in cell["looks"]],
+                )
+                for cell in results
+                if (cell["task"], cell["grade"], cell["entry"]) == (task, grade, entry)
             ]
             mean = mean_line(curves)
             low, high = (np.add(mean.y, np.multiply(sign, mean.spread)) for sign in (-1, 1))
@@ -143,15 +146,15 @@ def draw_cost(
     }
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.3), sharey=True, layout="constrained")
     for entry, style in styles.items():
-        runs = [one for one in results if one["entry"] == entry and (one["task"], one["grade"]) in ends]
+        runs = [cell for cell in results if cell["entry"] == entry and (cell["task"], cell["grade"]) in ends]
         for axes, unit, scale in zip(panels, ("total_flops", "cpu_seconds"), (1e-9, 1.0), strict=True):
             mean = mean_line(
                 [
                     (
-                        [scale * look[unit] for look in one["looks"]],
-                        [relative_score(look["share"], *ends[one["task"], one["grade"]]) for look in one["looks"]],
+                        [scale * snapshot[unit] for snapshot in cell["looks"]],
+                        [relative_score(snap["share"], *ends[cell["task"], cell["grade"]]) for snap in cell["looks"]],
                     )
-                    for one in runs
+                    for cell in runs
                 ]
             )
             axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.3, label=entry)

@@ -57,18 +57,18 @@ def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
     header = ["entry", "IQM [95 %]", "mean", "better than `uniform`", "cells", "forfeited", "CPU seconds a cell"]
     bold, even = best_entries(rows, _contestants(summary), PAIRS), strata(rows, UNIFORM)
     body = []
-    for entry, one in summary.items():
+    for entry, scores in summary.items():
         chance = probability_of_improvement(strata(rows, entry), even)
-        mean = score_text(one["mean"])
+        mean = score_text(scores["mean"])
         body.append(
             [
                 f"`{entry}`",
-                score_text(one["iqm"], one["interval"]),
+                score_text(scores["iqm"], scores["interval"]),
                 f"**{mean}**" if entry in bold else mean,
                 "" if entry == UNIFORM else _chance(chance),
-                str(one["cells"]),
-                str(one["forfeited"]),
-                f"{one['cpu_seconds']:.0f}",
+                str(scores["cells"]),
+                str(scores["forfeited"]),
+                f"{scores['cpu_seconds']:.0f}",
             ]
         )
     return markdown(header, body)
@@ -146,11 +146,11 @@ def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
 
 def read_signal(rows: pd.DataFrame) -> list[str]:
     """Say how well the signal to noise of policy gradients ranks cells; nothing if it was not measured."""
-    found = signal_correlations(rows)
-    if not found:
+    correlations = signal_correlations(rows)
+    if not correlations:
         return []
-    each = ", ".join(f"`{task}` {grade} {value:.2f}" for (task, grade), value in found.items())
-    mean = sum(found.values()) / len(found)
+    each = ", ".join(f"`{task}` {grade} {value:.2f}" for (task, grade), value in correlations.items())
+    mean = sum(correlations.values()) / len(correlations)
     return [
         "The policy gradient's signal to noise, measured during training, ranks cells as their scores do with a "
         f"Spearman correlation of {mean:.2f} (mean over tasks and grades: {each})."
@@ -166,7 +166,7 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
     seeds, flops = rows.seed.nunique(), rows.total_flops.median()
     lines = [
         f"`{command}`",
-        "; ".join([*dict.fromkeys(one["machine"] for one in results), *_revisions(results)]),
+        "; ".join([*dict.fromkeys(cell["machine"] for cell in results), *_revisions(results)]),
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
         f"and {seeds} seed{'s' * (seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
         "oracle's, in each task and grade. CPU seconds are those of training on one thread.",
@@ -219,5 +219,5 @@ def _contestants(entries: Any) -> list[str]:
 
 def _revisions(results: Sequence[dict[str, Any]]) -> list[str]:
     """Name the commits that trained the cells."""
-    known = dict.fromkeys((one["git"]["revision"][:12], one["git"]["dirty"]) for one in results if one.get("git"))
+    known = dict.fromkeys((cell["git"]["revision"][:12], cell["git"]["dirty"]) for cell in results if cell.get("git"))
     return [f"commit {revision}{' with changes' if dirty else ''}" for revision, dirty in known]

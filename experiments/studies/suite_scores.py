@@ -50,10 +50,10 @@ def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     names = ("task", "grade", "entry", "seed", "target_rate", "cpu_seconds", "total_flops")
     rows = pd.DataFrame(
         [
-            {name: one[name] for name in names}
-            | {name: one["final"][name] for name in ("share", "rate")}
-            | {"signal": pd.Series([look.get("signal") for look in one.get("looks", [])], dtype=float).mean()}
-            for one in results
+            {name: cell[name] for name in names}
+            | {name: cell["final"][name] for name in ("share", "rate")}
+            | {"signal": pd.Series([snapshot.get("signal") for snapshot in cell.get("looks", [])], dtype=float).mean()}
+            for cell in results
         ]
     )
     ends = rows.pivot_table("share", ["task", "grade"], "entry").reindex(columns=[UNIFORM, ORACLE])
@@ -97,8 +97,8 @@ def _limits(scores: Strata, statistic: Callable[..., Any], resamples: int) -> tu
     def pooled(*parts: Any, axis: int) -> Any:
         return statistic(np.concatenate(parts, axis=axis), axis=axis)
 
-    found = bootstrap([*scores.values()], pooled, method="percentile", n_resamples=resamples, batch=100, rng=0)
-    low, high = found.confidence_interval
+    intervals = bootstrap([*scores.values()], pooled, method="percentile", n_resamples=resamples, batch=100, rng=0)
+    low, high = intervals.confidence_interval
     return low, high
 
 

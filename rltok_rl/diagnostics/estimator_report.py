@@ -101,19 +101,21 @@ def collect_gradients(
     if len(set(names)) != len(names):
         raise ValueError(f"candidates must have different names, got {sorted(n for n in names if names.count(n) > 1)}")
     gradients: dict[str, list[Tensor]] = {name: [] for name in names}
-    groups = sorted({one.rows_per_text for one in candidates})
+    groups = sorted({candidate.rows_per_text for candidate in candidates})
     for number in range(warm_up + num_batches):
         for rows in groups:
-            members = [one for one in candidates if one.rows_per_text == rows]
+            members = [candidate for candidate in candidates if candidate.rows_per_text == rows]
             if number < warm_up:
-                members = [one for one in members if one.learn is not None or remembers(one.estimator)]
+                members = [
+                    candidate for candidate in members if candidate.learn is not None or remembers(candidate.estimator)
+                ]
             if not members:
                 continue
             rollout = draw(rows)
-            for one in members:
-                advantages = one.advantages(rollout)
+            for candidate in members:
+                advantages = candidate.advantages(rollout)
                 if number >= warm_up:
-                    gradients[one.name].append(policy_gradient(model, rollout, advantages))
+                    gradients[candidate.name].append(policy_gradient(model, rollout, advantages))
         if progress is not None:
             progress(number + 1, warm_up + num_batches)
     return {name: torch.stack(each).double() for name, each in gradients.items()}
@@ -140,13 +142,13 @@ def estimator_report(
     gradients = collect_gradients(model, draw, candidates, num_batches, warm_up=warm_up, progress=progress)
     plain = update_flops(model, num_rows * num_steps, rate * num_rows * num_steps)
     rows = []
-    for one in candidates:
-        signal = signal_to_noise(gradients[one.name])
-        flops = one.flops(model, num_rows, num_steps, rate)
+    for candidate in candidates:
+        signal = signal_to_noise(gradients[candidate.name])
+        flops = candidate.flops(model, num_rows, num_steps, rate)
         squared = reference.signal if isinstance(reference, Signal) else float(reference.double().square().sum())
         rows.append(
             Row(
-                name=one.name,
+                name=candidate.name,
                 ratio=signal.ratio,
                 error=signal.error,
                 variance=signal.noise / squared if squared > 0 else math.nan,

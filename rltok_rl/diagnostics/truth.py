@@ -123,7 +123,7 @@ def counterfactual_correlation(
     if pairs < 2:
         raise ValueError(f"pairs must be at least 2, got {pairs}")
     generator = torch.Generator().manual_seed(seed)
-    total = num_batches * len({one.rows_per_text for one in candidates})
+    total = num_batches * len({candidate.rows_per_text for candidate in candidates})
     squared = noise = 0.0
     done = 0
 
@@ -163,15 +163,15 @@ def _correlations(
 ) -> dict[str, tuple[float, float]]:
     """Correlations of advantages with the worth of decisions, by candidate; ``judged`` gets the rows per text."""
     correlations: dict[str, tuple[float, float]] = {}
-    for size in sorted({one.rows_per_text for one in candidates}):
-        members = [one for one in candidates if one.rows_per_text == size]
-        kept: dict[str, list[Tensor]] = {one.name: [] for one in members}
+    for size in sorted({candidate.rows_per_text for candidate in candidates}):
+        members = [candidate for candidate in candidates if candidate.rows_per_text == size]
+        kept: dict[str, list[Tensor]] = {candidate.name: [] for candidate in members}
         truth, texts = [], []
         for rollout, index, worth, text in judged(size):
             truth.append(worth)
             texts.append(text)
-            for one in members:
-                kept[one.name].append(one.advantages(rollout)[index])
+            for candidate in members:
+                kept[candidate.name].append(candidate.advantages(rollout)[index])
         groups, worth = torch.cat(texts), torch.cat(truth)
         correlations |= {name: correlation(torch.cat(each), worth, groups=groups) for name, each in kept.items()}
     return correlations

@@ -112,10 +112,11 @@ def read_detail(
     first, forced = readings[0], readings[0].forced
 
     # The early exit sees no boundaries, so its entropy in the shown draw is that in all draws.
-    def earned(one: Reading) -> Tensor:  # [n]
-        return charge_boundaries(reward_of(-one.final_nats, -one.early_nats, entropy), one.boundaries, price)
+    def earned(reading: Reading) -> Tensor:  # [n]
+        reward = reward_of(-reading.final_nats, -reading.early_nats, entropy)
+        return charge_boundaries(reward, reading.boundaries, price)
 
-    rewards = torch.stack([earned(one) for one in readings])  # [draws, n]
+    rewards = torch.stack([earned(reading) for reading in readings])  # [draws, n]
     if reward == RELATIVE:
         even = make_segmenter("uniform", model, rate=target_rate)
         rewards -= earned(read_text(model, content, context=context, segmenter=even))

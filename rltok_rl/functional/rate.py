@@ -200,8 +200,8 @@ def control_per_rows(
     """
     targets = target if isinstance(target, Tensor) else None
     losses = []
-    for part, drawn, own, real in row_groups(rows_per_mean, logits, boundaries, targets, mask):
-        losses.append(control(part, drawn, target if own is None else own, mask=real))
+    for part, drawn, row_target, real in row_groups(rows_per_mean, logits, boundaries, targets, mask):
+        losses.append(control(part, drawn, target if row_target is None else row_target, mask=real))
     return torch.stack(losses).mean()
 
 

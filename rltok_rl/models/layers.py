@@ -148,18 +148,18 @@ class TransformerLayer(nn.Module):
 
     def fused_weights(self) -> tuple[Tensor, ...]:
         """Return the weights of :meth:`heads`, then those of :meth:`finish` in the order of ``finish_layer``."""
-        own, mlp = self.attention, self.mlp
-        before = self.attention_norm.weight, own.query_key_value.weight
-        after = own.out.weight, self.attention_out_norm.weight, self.mlp_norm.weight
+        attention, mlp = self.attention, self.mlp
+        before = self.attention_norm.weight, attention.query_key_value.weight
+        after = attention.out.weight, self.attention_out_norm.weight, self.mlp_norm.weight
         return *before, *after, mlp.gate_up.weight, mlp.down.weight, self.mlp_out_norm.weight
 
     def is_plain(self) -> bool:
         """Whether no part was replaced, hooked or wrapped: fused operations call none of them."""
-        own, mlp = self.attention, self.mlp
+        attention, mlp = self.attention, self.mlp
         kinds: dict[type[nn.Module], tuple[nn.Module, ...]] = {
             RMSNorm: (self.attention_norm, self.attention_out_norm, self.mlp_norm, self.mlp_out_norm),
-            nn.Linear: (own.query_key_value, own.out, mlp.gate_up, mlp.down),
-            SelfAttention: (own,),
+            nn.Linear: (attention.query_key_value, attention.out, mlp.gate_up, mlp.down),
+            SelfAttention: (attention,),
             GeGLU: (mlp,),
         }
         return all(untouched(part, kind) for kind, parts in kinds.items() for part in parts)

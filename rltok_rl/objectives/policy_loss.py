@@ -35,7 +35,7 @@ class PolicyLoss(StepReductions):
         Names are this package's and those of TorchRL's enum, such as ``"GAE"``, in any case as TorchRL reads them.
         """
         if isinstance(estimator, str):
-            by_name: dict[str, Any] = {one.name.lower(): one for one in ValueEstimators}
+            by_name: dict[str, Any] = {kind.name.lower(): kind for kind in ValueEstimators}
             estimator = by_name.get(estimator.lower(), estimator)
         if isinstance(estimator, ValueEstimators):
             if estimator is ValueEstimators.VTrace and getattr(self, "actor_network", None) is None:

@@ -84,7 +84,7 @@ class Progress:
             self._bar.delay = 0
             self._bar.close()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line that stays, above the bar."""
         if self._terminal:
             self._bar.write(text, file=self.stream)

@@ -149,8 +149,8 @@ def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Non
     """Load a state with whole moments, which must be those of the optimizer's parameters, sharding them alike."""
     check_moments(state)
     parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
-    for group, given in zip(optimizer.param_groups, state["param_groups"], strict=False):  # torch counts them
-        if missing := sorted(_OF_GROUPS & {*group} - {*given}):
+    for group, saved_group in zip(optimizer.param_groups, state["param_groups"], strict=False):  # torch counts them
+        if missing := sorted(_OF_GROUPS & {*group} - {*saved_group}):
             raise ValueError(f"a group of parameters has no {missing[0]}")
     for n, entry in state["state"].items():
         if n not in parameters or {*entry} != _MOMENTS:

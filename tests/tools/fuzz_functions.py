@@ -93,7 +93,7 @@ def draw_tensor(kind: ArgumentKind, sizes: dict[str, Any], dice: random.Random) 
     return (numbers < 0.5).to(torch.bool if kind.name == "bool" else dice.choice((torch.int64, torch.uint8)))
 
 
-def made_wrong(value: Any, dice: random.Random) -> Any:
+def corrupt_argument(value: Any, dice: random.Random) -> Any:
     """Return a wild value in the place of a right one."""
     if not isinstance(value, Tensor):
         return dice.choice((*WILD_NUMBERS, *WILD_TYPES, torch.ones(2), torch.tensor(math.nan)))
@@ -151,7 +151,7 @@ def call_once(name: str, function: Any, seed: str) -> tuple[str, str]:
     dice = random.Random(seed)
     arguments = right_arguments(function, dice)
     for wrong in dice.sample(sorted(arguments), min(len(arguments), dice.choice((0, 1, 1, 2)))):
-        arguments[wrong] = made_wrong(arguments[wrong], dice)
+        arguments[wrong] = corrupt_argument(arguments[wrong], dice)
     shown = ", ".join(
         f"{key}={f'{x.dtype} {[*x.shape]}' if isinstance(x, Tensor) else f'{x!r:.40}'}" for key, x in arguments.items()
     )

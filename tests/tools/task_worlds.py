@@ -142,9 +142,9 @@ def score_table(tasks: Sequence[str]) -> str:
         columns: dict[str, list[str]] = {name: [] for name in names}
         for options in TASK_ENVIRONMENTS.values():
             if options["kwargs"]["task"] == task:
-                found = scores(**options["kwargs"]) | {"price": options["kwargs"]["price"]}
+                returns = scores(**options["kwargs"]) | {"price": options["kwargs"]["price"]}
                 for name, decimals in names.items():
-                    columns[name].append(f"{round(found[name], decimals) + 0.0:g}")
+                    columns[name].append(f"{round(returns[name], decimals) + 0.0:g}")
         body.append([task, *(", ".join(cells[: 1 if len({*cells}) == 1 else 4]) for cells in columns.values())])
     return markdown(["task", *names], body)
 

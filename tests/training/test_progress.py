@@ -69,7 +69,7 @@ def test_messages_stay_above_the_bar():
     terminal = Terminal()
     progress = Progress(100, stream=terminal)
     progress.show({"rate": 0.2}, 10)
-    progress.say("warning: x")
+    progress.print("warning: x")
     first, rest = terminal.getvalue().split("warning: x\n")
     file = io.StringIO()
     Progress(100, stream=file).say("warning: x")

@@ -49,17 +49,18 @@ def grammar(
 
     def moves(state: tuple[str, Memory]) -> Moves:
         label, kept = state
-        found: dict[int, tuple[float, Hashable]] = {}
+        branches: dict[int, tuple[float, Hashable]] = {}
         for after, chance in (nodes[label].then if label else start).items():
             node = nodes[after]
             written = node.writes(kept) if callable(node.writes) else node.writes
-            if shared := set(written) & set(found) if chance else set():
+            if shared := set(written) & set(branches) if chance else set():
                 raise ValueError(
                     f"{after!r} must not write bytes of another node after {label!r}, got {sorted(shared)}"
                 )
             for byte in written if chance else b"":
-                found[byte] = (chance / len(written), (after, node.remembers(kept, byte) if node.remembers else kept))
-        return found
+                memory_after = node.remembers(kept, byte) if node.remembers else kept
+                branches[byte] = chance / len(written), (after, memory_after)
+        return branches
 
     return Automaton(
         moves,

@@ -23,14 +23,14 @@ def rotate_rows(qkv, out, first, cos, sin, channels, sign):
         c, s = cos[angle], sin[angle]
         for begin in range(0, turned, channels):
             middle, end = begin + half, begin + channels
-            one, two, to_one, to_two = row[begin:middle], row[middle:end], to[begin:middle], to[middle:end]
+            left, right, to_left, to_right = row[begin:middle], row[middle:end], to[begin:middle], to[middle:end]
             for j in range(half):
-                lower[j] = one[j] * c[j] - sign * two[j] * s[j]
-                upper[j] = two[j] * c[j] + sign * one[j] * s[j]
+                lower[j] = left[j] * c[j] - sign * right[j] * s[j]
+                upper[j] = right[j] * c[j] + sign * left[j] * s[j]
             for j in range(half):
-                to_one[j] = lower[j]
+                to_left[j] = lower[j]
             for j in range(half):
-                to_two[j] = upper[j]
+                to_right[j] = upper[j]
         for j in range(turned, width):
             to[j] = row[j]
 

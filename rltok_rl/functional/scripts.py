@@ -75,13 +75,16 @@ def _code_points(byte_ids: Tensor) -> Tensor:
     wide = byte_ids.long()
     b0, b1, b2, b3 = (F.pad(wide, (back, 0))[..., : wide.shape[-1]] for back in range(4))  # b1 is the byte before
     later0, later1, later2 = ((b & 0xC0) == 0x80 for b in (b0, b1, b2))
+    of_two = (b1 & 0x1F) << 6 | b0 & 0x3F
+    of_three = (b2 & 0x0F) << 12 | (b1 & 0x3F) << 6 | b0 & 0x3F
+    of_four = (b3 & 0x07) << 18 | (b2 & 0x3F) << 12 | (b1 & 0x3F) << 6 | b0 & 0x3F
+    # A character has one encoding, the shortest; surrogates and numbers above 0x10FFFF are no characters.
     two = later0 & (b1 >= 0xC2) & (b1 <= 0xDF)
-    three = later0 & later1 & (b2 >= 0xE0) & (b2 <= 0xEF)
-    four = later0 & later1 & later2 & (b3 >= 0xF0) & (b3 <= 0xF4)
+    three = later0 & later1 & (b2 >= 0xE0) & (b2 <= 0xEF) & (of_three >= 0x800) & (of_three & 0xF800 != 0xD800)
+    four = later0 & later1 & later2 & (b3 >= 0xF0) & (b3 <= 0xF4) & (of_four >= 0x10000) & (of_four <= 0x10FFFF)
     point = torch.where(b0 < 0x80, b0, _NONE)
-    point = torch.where(two, (b1 & 0x1F) << 6 | b0 & 0x3F, point)
-    point = torch.where(three, (b2 & 0x0F) << 12 | (b1 & 0x3F) << 6 | b0 & 0x3F, point)
-    point = torch.where(four, (b3 & 0x07) << 18 | (b2 & 0x3F) << 12 | (b1 & 0x3F) << 6 | b0 & 0x3F, point)
+    for valid, value in ((two, of_two), (three, of_three), (four, of_four)):
+        point = torch.where(valid, value, point)
     return torch.where(wide > 0xFF, _NONE, point)
 
 

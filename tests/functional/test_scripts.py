@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import unicodedata
 
 import torch
@@ -36,7 +37,8 @@ def test_a_character_has_its_script_at_its_last_byte():
 
 
 def test_marks_digits_symbols_and_broken_text_have_none():
-    for character in "0 \n.,;!?'\"()[]{}|~@«»×÷–—…“”€→∑。、😀\u0301\u0964":
+    marks = "\u0301\u0964\u02b0\u036f\ufe00\ufe0f\ufeff\uff01\uff20\U0001f000\U000e01ef"
+    for character in "0 \n.,;!?'\"()[]{}|~@«»×÷–—…“”€→∑。、😀" + marks:
         assert script_at(text_to_ids(character)).eq(-1).all(), character
     broken = torch.tensor([0x80, 0xBF, 0xC3, 0xC3, 0xE0, 0xA4, 0x20, 0xF8, 0xFF, 0xC0, 0x80, 300])
     assert script_at(broken).eq(-1).all()
@@ -44,6 +46,23 @@ def test_marks_digits_symbols_and_broken_text_have_none():
     special = torch.arange(256, 1024)  # after a byte that waits for another, whatever their last bits are
     pairs = torch.stack((torch.full_like(special, 0xD0), special, torch.full_like(special, 0x90)), -1)
     assert script_at(pairs).eq(-1).all()
+
+
+def test_characters_are_those_that_python_decodes():
+    """At the edges of UTF-8: encodings that are too long, surrogates, numbers that are too large, cut characters."""
+    first = [0x41, 0x80, 0xC1, 0xC2, 0xD0, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5]
+    later = [0x41, 0x8F, 0x90, 0x9F, 0xA0, 0xD0, 0xE0, 0xED], [0x41, 0x80, 0xA4, 0xBF, 0xC2, 0xD0], [0x7A, 0x80, 0xBF]
+    strings = torch.cartesian_prod(*map(torch.tensor, (first, *later)))
+    alone: dict[bytes, int] = {}
+    for string, script in zip(strings.tolist(), script_at(strings)[:, 3].tolist(), strict=True):
+        expected = -1
+        for length in range(1, 5):
+            character = bytes(string[-length:])
+            with contextlib.suppress(UnicodeDecodeError):
+                if len(character.decode()) == 1:
+                    expected = alone.setdefault(character, int(script_at(torch.tensor([*character]))[-1]))
+        assert script == expected, bytes(string)
+    assert set(alone.values()) == {-1, OTHER, LATIN, DEVANAGARI, CYRILLIC}
 
 
 @each(text=["aя भ日 é 😀 ж", "наука: भाषा, 12 token 日本", "भाषा और", "plain", "日本語", "1, 2"])

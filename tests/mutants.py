@@ -58,7 +58,7 @@ _FIRST = {  # name, code, and what replaces it, by the test file that finds it
     "functional/test_predictions": (
         (
             "filter-before-temperature",
-            "filter_logits(relative / max(temperature, 1e-30), top_k=top_k, top_p=top_p)",
+            "filter_logits(relative / min(max(temperature, 1e-30), 1e30), top_k=top_k, top_p=top_p)",
             "filter_logits(relative, top_k=top_k, top_p=top_p) / max(temperature, 1e-30)",
         ),
     ),

@@ -47,9 +47,8 @@ def sample_bytes(
         row = int((~largest.isfinite()).nonzero()[0, 0])
         raise ValueError(f"logits must be numbers with a finite maximum, got {largest[row].item()} in row {row}")
     if temperature == 0.0:
-        filter_logits(logits, top_k=top_k, top_p=top_p)  # refuse what sampling would refuse
         return logits.argmax(-1)
-    # Relative to the largest, which stays 0 however cold it gets.
+    # Relative to the largest, which stays 0 however cold it gets; a byte ruled out stays so however hot.
     relative = logits.float() - largest
-    filtered = filter_logits(relative / max(temperature, 1e-30), top_k=top_k, top_p=top_p)
+    filtered = filter_logits(relative / min(max(temperature, 1e-30), 1e30), top_k=top_k, top_p=top_p)
     return torch.multinomial(filtered.softmax(-1), 1, generator=generator).squeeze(-1)

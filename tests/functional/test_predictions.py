@@ -59,6 +59,8 @@ def test_filters_keep_the_likeliest():
     ):
         filtered = filter_logits(LOGITS[:, shuffle], **options)
         assert filtered.isfinite()[:, shuffle.argsort()].tolist() == [[i < kept for i in range(4)]], options
+    equal = torch.tensor([0.0, 2.0, 1.0, 1.0])
+    assert filter_logits(equal, top_k=2).isfinite().tolist() == [False, True, True, True]  # ties with the second stay
     for kept in (1, 2, 3):  # bytes that hold p exactly are enough
         assert filter_logits(torch.zeros(4), top_p=kept / 4).isfinite().sum() == kept
 
@@ -81,6 +83,8 @@ def test_draws_are_those_of_their_generator_alone():
     first, same = (sample_bytes(logits, generator=generator) for generator in generators)
     assert torch.equal(first, same) and not torch.equal(first, sample_bytes(logits, generator=generators[0]))
     assert torch.equal(torch.get_rng_state(), before)
+    ruled_out = logits.masked_fill(torch.arange(256) % 2 == 0, -math.inf)
+    assert (sample_bytes(ruled_out, temperature=math.inf, generator=generators[0]) % 2 == 1).all()
     assert sample_bytes(logits[:, :1], top_k=1, temperature=math.inf, generator=generators[0]).eq(0).all()
     assert not torch.equal(sample_bytes(logits), sample_bytes(logits))  # None is the global one, which advances
 
@@ -145,6 +149,9 @@ def test_refusals():
             ValueError,
             r"byte_ids must lie in 0\.\.255 .*, got values from -1 to -1",
         ),
+        (lambda: ngram_hash(torch.zeros(2, 1).long(), 3, 9), ValueError, "at least size - 1 = 2 long, got 1"),
+        (lambda: log_mean_exp(torch.zeros(2, 0)), ValueError, r"one entry along dim -1, got \[2, 0\]"),
+        (lambda: log_mean_exp(LOGITS, 2), ValueError, r"one entry along dim 2, got \[1, 4\]"),
         (lambda: bits_per_byte(1.0, 0), ValueError, "num_bytes must be an integer of at least 1, got 0"),
         (lambda: sample_bytes(LOGITS, temperature=float("nan")), ValueError, "temperature must be at least 0, got nan"),
         (lambda: smooth(LOGITS, LOGITS[:, 0], method="fast"), ValueError, r"one of \['scan', 'loop'\], got 'fast'"),

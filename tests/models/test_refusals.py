@@ -221,7 +221,8 @@ def test_texts(build):
 
 
 def test_numbers_outside_the_model():
-    nan, logits, model = torch.tensor([[0.0, 1.0], [0.0, float("nan")]]), torch.randn(50, 256), UNet(preset("tiny"))
+    nan, logits, model = torch.zeros(3, 2), torch.randn(50, 256), UNet(preset("tiny"))
+    nan[1, 1] = nan[2, 0] = float("nan")
     with torch.no_grad():
         model.boundary_head.projection.weight.fill_(float("nan"))
     special = torch.tensor([[0, 256]])  # is never predicted

@@ -107,7 +107,7 @@ def vtrace(
     gamma, lmbda = check_gamma(gamma), check_gamma(lmbda, "lmbda")
     check_rewards(rewards, mask)
     dtype = rewards.dtype
-    rewards, values, log_ratios = (x.to(wide(rewards)) for x in (rewards, values, log_ratios))
+    rewards, values, log_ratios = (x.to(wide(rewards)) for x in (rewards, values, zero_masked(log_ratios, mask)))
     # Clipped before the exponential: a ratio that overflows would have gradient NaN.
     rho, c = (log_ratios.clamp(max=math.log(clip)).exp() for clip in (rho_clip, c_clip))
     one_step = generalized_advantage(  # lambda = 0: the temporal differences alone

@@ -37,7 +37,7 @@ def effective_sample_size(log_ratios: Tensor, mask: Mask = None, *, process_grou
 @takes("log_ratios: float *L", "mask: bool *L")
 def approximate_kl(log_ratios: Tensor, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Estimate the KL from the deciding policy, ``mean_t (r_t - 1 - log r_t)`` (joschu.net/blog/kl-approx.html, k3)."""
-    quiet = zero_masked(log_ratios, mask)
+    quiet = zero_masked(log_ratios, mask).to(wide(log_ratios))
     return masked_mean(torch.expm1(quiet) - quiet, mask, process_group=process_group)
 
 

@@ -262,7 +262,7 @@ def td_lambda_return(values, mask, **options):
 
 def vtrace(rewards, values, next_values, log_ratios, gamma, lmbda, rho_clip, c_clip, done, terminated, mask):
     deltas, goes_on = steps_ahead(rewards, values, next_values, gamma, done, terminated, mask)
-    ratios = log_ratios.exp()
+    ratios = kept(log_ratios, mask).exp()
     rho, c = ratios.clamp(max=rho_clip), lmbda * ratios.clamp(max=c_clip)
     excess = from_the_end(rho * deltas, lambda i: gamma * goes_on[i] * c[i])
     advantages = rho * (deltas + gamma * goes_on * F.pad(excess[..., 1:], (0, 1)))
@@ -513,6 +513,7 @@ def drawn(name: str, number: int) -> dict[str, Any]:
             arguments[key] = torch.randn(value.shape, generator=generator, dtype=torch.float64)
     rows = next((x[..., 0].numel() for x in arguments.values() if isinstance(x, Tensor) and x.dim()), 1)
     block = dice.randint(1, 4)
+    buffers = torch.tensor([0.2, 0.3], dtype=torch.float64).unbind()  # as a loss has them
     choices: dict[str, Any] = {
         "rate": dice.randint(0, 10) / 10,
         "block": block,
@@ -532,6 +533,7 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         "baseline": baselines.leave_one_out,
         "price": dice.uniform(-2, 2),
         "max_weight": dice.choice((None, 0.5, 2.0)),
+        "clip": dice.choice((0.2, [0.1, 0.3], (0.0, 2.0), (0.999, 0.5), (1.0, 0.5), buffers)),
     }
     arguments |= {k: x for k, x in choices.items() if k in arguments and not isinstance(arguments[k], Tensor)}
     if "position" in arguments:
@@ -605,7 +607,11 @@ def test_a_function_is_its_definition(name):
 
 
 @each(
-    name=["rewards.prediction_entropy", "routing.routing_probability", "policy.lagged_logit", "policy.boundary_logits"]
+    name=[
+        *("rewards.prediction_entropy", "routing.routing_probability", "policy.lagged_logit", "policy.boundary_logits"),
+        *(f"policy_metrics.{name}" for name in ("effective_sample_size", "approximate_kl", "mean_and_spread")),
+        *("reduction.sum_and_count", "reduction.masked_mean", "reduction.loss_mean", "rate.hinge_loss"),
+    ]
 )
 def test_narrow_numbers_are_computed_in_float32(name):
     """The result is that of the same numbers in float64, without a rounding to eight bits on the way."""
@@ -614,8 +620,9 @@ def test_narrow_numbers_are_computed_in_float32(name):
         tensors = {k: x.bfloat16() for k, x in arguments.items() if isinstance(x, Tensor) and x.is_floating_point()}
         ours = FUNCTIONS[name](**arguments | tensors)
         expected = DEFINITIONS[name](**arguments | {key: x.double() for key, x in tensors.items()})
-        assert ours.dtype == torch.float32
-        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-5)
+        for one, other in zip(*(x if isinstance(x, tuple) else (x,) for x in (ours, expected)), strict=True):
+            assert one.dtype == torch.float32
+            torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_routing_probability_is_one():

@@ -191,7 +191,7 @@ def test_refusals():
         (lambda: vtrace(x, x, x, x, 0.9, rho_clip=0), "rho_clip must be positive, got 0"),
         *(
             (lambda clip=clip: clipped_ratio(x, x, x, clip), "clip must be epsilon in")
-            for clip in (-0.1, 1.5, (0.2, -1.0), (2.0, 0.1))
+            for clip in (-0.1, 1.5, (0.2, -1.0), (2.0, 0.1), (0.1, 0.2, 0.3))
         ),
     ):
         with pytest.raises(ValueError, match=words):

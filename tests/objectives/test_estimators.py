@@ -103,13 +103,23 @@ def test_masked_steps_do_not_count(name, key):
     mask = torch.arange(12) < torch.tensor([12, 12, 5, 0])[:, None]
     mask = mask.unsqueeze(-1)
     td["next", "done"][2, 4] = True
-    td["next", "reward"][~mask] = float("nan")
+    for entry in (("next", "reward"), ("next", "early_log_prob"), ("next", "state_value"), "state_value"):
+        td[entry][~mask] = float("nan")
+    td["action_log_prob"][~mask.squeeze(-1)] = float("nan")
     td.set(("collector", "mask") if key == "auto" else key, mask)
     short = td[:2].clone()
     advantages = make(name, mask_key=key)(td)["advantage"]
     assert advantages.isfinite().all() and (advantages[~mask] == 0).all()
     if name in ("discounted_return", "running_mean", "critic_advantage", "vtrace_return"):
         torch.testing.assert_close(advantages[:2], make(name, mask_key=key)(short)["advantage"])
+
+
+@each(name=NAMES)
+def test_advantages_are_on_the_device_of_the_rollout(name):
+    td = draw_rollout(mask=torch.rand(SHAPE) < 0.7).to("meta")
+    out = make(name, mask_key="mask").to("meta")(td)
+    assert {out[key].device.type for key in ("advantage", "value_target")} == {"meta"}
+    assert ZeroCritic()(td.exclude("state_value").set("done", td["mask"]))["state_value"].is_meta
 
 
 @each(name=NAMES, differentiable=[False, True])

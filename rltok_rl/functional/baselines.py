@@ -182,7 +182,7 @@ def running_mean(
             raise ValueError(f"returns and state must be on one device, got {returns.device} and {part.device}")
     mean = state.total / state.count.clamp(min=torch.finfo(state.count.dtype).tiny)
     advantages = zero_masked(returns - mean, mask).to(returns.dtype)
-    rows = returns.detach().reshape(-1, returns.shape[-1])
+    rows = returns.detach().reshape(returns.shape[:-1].numel(), returns.shape[-1])
     row_mask = None if mask is None else mask.reshape(rows.shape)
     total, count = (x.squeeze(0) for x in sum_and_count(rows, row_mask, dim=0, process_group=process_group))
     return advantages, RunningMean(decay * state.total + total, decay * state.count + count)
@@ -191,7 +191,7 @@ def running_mean(
 def _centre(returns: Tensor, mask: Mask, process_group: Group, name: str) -> tuple[Tensor, Tensor]:
     """Returns minus their mean over rows at each position, at least float32, and the number of real rows there."""
     leading = tuple(range(returns.dim() - 1))
-    num_rows = returns[..., :1].numel() if returns.shape[-1] else 2
+    num_rows = returns.shape[:-1].numel()
     if process_group is not None:
         num_rows *= process_group.size()
     if not leading or num_rows < 2:

@@ -53,6 +53,7 @@ def select_next(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, 
 
     Returns its boundary and the boundaries so far in its block.
     """
+    drawn = drawn if drawn.is_floating_point() else drawn.long()  # narrow integers would wrap around
     return _select(uniforms, position.long(), drawn, rate, block)
 
 

@@ -41,12 +41,12 @@ def control_variate(
         >>> control_variate(3 * x + 1, x[..., None], ridge=0.0).abs().max() < 1e-4
         tensor(True)
     """
-    length, width = regressors.shape[-2:]
+    shape, width = (returns.shape[:-1].numel(), returns.shape[-1]), regressors.shape[-1]
     # In float64: products of regressors lose half of the digits.
-    targets = zero_masked(returns, mask).double().reshape(-1, length)  # [n, T]
-    real = torch.ones_like(targets) if mask is None else mask.reshape(-1, length).double()
+    targets = zero_masked(returns, mask).double().reshape(shape)  # [n, T]
+    real = torch.ones_like(targets) if mask is None else mask.reshape(shape).double()
     features = (regressors if mask is None else regressors.masked_fill(~mask.unsqueeze(-1), 0.0)).double()
-    features = features.reshape(-1, length, width)  # [n, T, F]
+    features = features.reshape(*shape, width)  # [n, T, F]
     before, num_rows = _rows_before(len(targets), process_group, returns.device)
     if num_rows < 2:
         raise ValueError(

@@ -80,10 +80,8 @@ def row_groups(rows_per_mean: int, values: Tensor, *others: Mask) -> list[tuple[
         >>> [part.shape for part, _ in row_groups(2, torch.zeros(6, 5), None)]
         [torch.Size([2, 5]), torch.Size([2, 5]), torch.Size([2, 5])]
     """
-    if values.dim() != 2 or rows_per_mean < 1 or len(values) % rows_per_mean:
-        raise ValueError(
-            f"rows_per_mean must be at least 1 and divide the rows [B, T], got {rows_per_mean} and {[*values.shape]}"
-        )
+    if len(values) % rows_per_mean:
+        raise ValueError(f"rows_per_mean must divide the rows [B, T], got {rows_per_mean} and {[*values.shape]}")
     parts = values.split(rows_per_mean)  # one without rows if there are none
     rest = ([None] * len(parts) if x is None else x.split(rows_per_mean) for x in others)
     return list(zip(parts, *rest, strict=True))

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltok_rl import functional
 from rltok_rl.functional.baselines import RunningMean, running_mean, z_score
-from rltok_rl.functional.boundary_rules import entropy_spikes, select_exactly
+from rltok_rl.functional.boundary_rules import entropy_spikes, select_exactly, threshold_for_rate
 from rltok_rl.functional.budget import draw_within_budget
 from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.episodes import ratio_with_error
@@ -24,6 +24,7 @@ from rltok_rl.functional.likelihood import byte_log_prob_in_parts
 from rltok_rl.functional.ngrams import ngram_hash
 from rltok_rl.functional.policy_gradient import clipped_ratio
 from rltok_rl.functional.rate import Controller, controller_update, logit_pressure
+from rltok_rl.functional.reduction import sum_and_count
 from rltok_rl.functional.returns import reverse_scan
 from rltok_rl.functional.scripts import running_script
 from rltok_rl.functional.takes import takes
@@ -133,6 +134,87 @@ def test_checks_dispatch_no_operation():
         assert counts[0] == counts[1], name
 
 
+def moved(value: Any, change: Any) -> Any:
+    """An argument with ``change`` applied to its tensors, which may be those of a state."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(change(part) for part in value))
+    return change(value) if isinstance(value, Tensor) else value
+
+
+def parts(out: Any) -> list[Any]:
+    """What a function returns, in a row."""
+    if isinstance(out, dict):
+        out = tuple(out.values())
+    return [x for part in out for x in parts(part)] if isinstance(out, (tuple, list)) else [out]
+
+
+def test_results_are_on_the_device_of_the_arguments():
+    """A tensor that a function makes on the CPU would be a result there, or would not fit in."""
+    without_values = ("on a device with values", "_unique2")  # refused, or not implemented by torch
+    for name, function in FUNCTIONS.items():
+        for seed in range(4):
+            arguments = right_arguments(function, random.Random(f"{name} {seed}"))
+            if outcome(function, arguments) != "result":
+                continue
+            there = {key: moved(value, lambda x: x.to("meta")) for key, value in arguments.items()}
+            try:
+                devices = {x.device.type for x in parts(function(**there)) if isinstance(x, Tensor)}
+            except (ValueError, NotImplementedError) as error:
+                assert any(words in str(error) for words in without_values), f"{name}: {error}"
+            else:
+                tensors = [x for value in there.values() for x in parts(value) if isinstance(x, Tensor)]
+                assert devices <= {"meta"} or not tensors, name
+    for state in (RunningMean.empty(3, device="meta"), Controller.empty(device="meta")):
+        assert {part.device.type for part in state} == {"meta"}
+
+
+def test_no_steps_are_none_in_the_result():
+    """Of rollouts without a step: results have the dtypes and dimensions of others."""
+    for name, function in FUNCTIONS.items():
+        for seed in range(8):
+            arguments = right_arguments(function, random.Random(f"{name} {seed}"))
+            timed = {a.name: k.dims[::-1].index("T") + 1 for a in function.arguments for k in a.kinds if "T" in k.dims}
+            none = {
+                key: value.narrow(-timed[key], 0, 0)
+                for key, value in arguments.items()
+                if key in timed and isinstance(value, Tensor) and value.dim()
+            }
+            if isinstance(arguments.get("state"), RunningMean):
+                none["state"] = RunningMean.empty(0)
+            if not none or name == "ngrams.ngram_hash" or outcome(function, arguments) != "result":
+                continue
+            if name == "baselines.z_score":
+                with pytest.raises(ValueError, match="z_score needs at least 2 steps"):
+                    function(**arguments | none)
+                continue
+            ours, whole = (
+                [(x.dtype, x.dim()) for x in parts(function(**kinds)) if isinstance(x, Tensor)]
+                for kinds in (arguments | none, arguments)
+            )
+            assert ours == whole, name
+
+
+def test_whole_numbers_of_every_type_count_alike():
+    """Sums and differences with narrow ones would wrap around, here in blocks of 1000."""
+    compared = 0
+    for name, function in FUNCTIONS.items():
+        for seed in range(8):
+            arguments = right_arguments(function, random.Random(f"{name} {seed}"))
+            tensors = {key: x for key, x in arguments.items() if isinstance(x, Tensor)}
+            whole = {key: x for key, x in tensors.items() if x.dtype in (torch.uint8, torch.int64)}
+            arguments |= {"block": 1000} if "block" in arguments else {}
+            if not whole or outcome(function, arguments) != "result":
+                continue
+            results = []
+            for dtype in (torch.int64, torch.int32, torch.uint8):
+                out = function(**arguments | {key: x.to(dtype) for key, x in whole.items()})
+                results.append([torch.as_tensor(x).double() for x in parts(out)])
+            for narrow in results[1:]:
+                torch.testing.assert_close(narrow, results[0], equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
+            compared += 1
+    assert compared > 100
+
+
 def test_a_compiled_graph_has_no_checks():
     @takes("x, y: float *B T", "share: number [0, 1]")
     def scaled(x, y, share):
@@ -164,6 +246,16 @@ def test_calls_that_a_soak_found_name_an_argument():
     ):
         with pytest.raises(ValueError, match=words):
             call()
+    for call, words in (
+        (lambda: running_mean(x, (x[0], x[0])), "state must be a RunningMean, got tuple"),
+        (
+            lambda: controller_update((x[0, 0], x[0, 0]), x[0, 0], proportional=1.0, integral=1.0),
+            "state must be a Controller, got tuple",
+        ),
+        (lambda: sum_and_count(x, dim=True), "dim must be an integer or a tuple of integers, got True"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
     state = controller_update(Controller.empty(), x[0, 0], proportional=1.0, integral=1.0, limit=1e300)
     assert state.integral == x[0, 0]
     for decay in (-0.5, 10**12, 1e38, math.nan):
@@ -183,6 +275,7 @@ def test_values_that_decide_are_numbers():
     ):
         with pytest.raises(ValueError, match=r"must hold numbers, got nan at index \[1, 3\]"):
             call()
+    assert threshold_for_rate(torch.tensor([math.inf, -math.inf, 1.0]), 1 / 3) == 1.0  # a sum of NaN, and none in it
     assert z_score(nan).isnan().all() and (z_score(torch.ones(2, 8)) == 0).all()
     assert torch.equal(entropy_spikes(x, 10**12), entropy_spikes(x, 8))
 

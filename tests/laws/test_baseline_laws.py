@@ -101,6 +101,10 @@ def test_means_per_rows_are_those_of_a_batch_for_each_group(baseline):
     parts = [judge(baseline, returns[at : at + 3], mask=mask[at : at + 3]) for at in (0, 3)]
     assert torch.equal(function(returns, mask=mask, process_group=None), torch.cat(parts))
     assert as_baseline("none", rows_per_mean=3) is no_baseline and name_of(function) == baseline
+    elsewhere = object()  # a group of rows lies in one process, which asks no other
+    assert torch.equal(function(returns, mask=mask, process_group=elsewhere), torch.cat(parts))
+    grouped = [group_mean(returns, group_size=3, process_group=group) for group in (None, elsewhere)]
+    assert torch.equal(*grouped)
 
 
 def test_z_score_has_mean_0_and_spread_1_and_does_not_blow_up_equal_returns():
@@ -108,6 +112,8 @@ def test_z_score_has_mean_0_and_spread_1_and_does_not_blow_up_equal_returns():
     mask = torch.rand(SHAPE) < 0.7
     advantages = judge("z_score", 3 + 7 * draw(), mask=mask)[mask]
     assert advantages.mean().abs() < 1e-7 and abs(advantages.std(correction=0) - 1) < 1e-6
+    nearly_equal = judge("z_score", 1000 + 0.05 * draw(dtype=torch.float32))
+    assert abs(nearly_equal.std(correction=0) - 1) < 1e-3
     rounded = 0
     for value in torch.linspace(0.1, 0.9, 41).tolist():
         returns = torch.full((7, 11), value, requires_grad=True)
@@ -139,16 +145,17 @@ def test_a_control_variate_removes_the_share_that_its_regressors_explain():
     assert advantages.var() < 1.2 < 0.1 * returns.var()
     twice = torch.cat((regressors, regressors, torch.zeros(16, 30, 1)), -1)  # collinear, and one that never varies
     torch.testing.assert_close(control_variate(returns, twice), advantages, rtol=0.1, atol=0.05)
-    unit = torch.tensor([1e-4, 1e6, 7.0], dtype=torch.float64)  # units of regressors do not matter
-    torch.testing.assert_close(control_variate(returns, unit * regressors + 7 * unit), advantages)
+    unit = torch.tensor([1e-4, 1e6, 7.0], dtype=torch.float64)  # units and offsets of regressors do not matter
+    torch.testing.assert_close(control_variate(returns, unit * (regressors + 1e4)), advantages, rtol=1e-5, atol=1e-5)
 
 
 def test_a_control_variate_does_not_fit_what_is_masked():
     """Regressors of padding are whatever stands there."""
     returns, regressors, mask = draw(6, 9), draw(6, 9, 2), draw(6, 9) > -0.5
-    padded = regressors.masked_fill(~mask[..., None], 1e3)
     expected = control_variate(returns, regressors, mask=mask)
-    torch.testing.assert_close(control_variate(returns, padded, mask=mask), expected)
+    for filler in (1e3, torch.nan):
+        padded = regressors.masked_fill(~mask[..., None], filler)
+        torch.testing.assert_close(control_variate(returns, padded, mask=mask), expected)
 
 
 def test_collinear_regressors_need_a_ridge():
@@ -259,6 +266,7 @@ def test_other_refusals():
             lambda: per_rows(draw(0, 3), baseline=batch_mean, rows_per_mean=2),
             r"at least 2 of them, got returns \[0, 3\]",
         ),
+        (lambda: judge("z_score", x[:1, :1]), r"z_score needs at least 2 steps, got returns \[1, 1\]"),
         (lambda: group_mean(x, group_size=4), "group_size must be at least 2 and divide the rows .* group_size=4"),
         (lambda: control_variate(x, z, folds=7), r"folds must lie in 2\.\.6, the number of rows, got 7"),
         (lambda: control_variate(x[:1], z[:1]), r"fits on other rows .* needs at least 2 .* returns \[1, 3\]"),

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rltok_rl.functional.rate import RATE_CONTROLS, hinge_loss, logit_pressure, ratio_loss, straight_through
+from rltok_rl.functional.rate import (
+    RATE_CONTROLS,
+    controlled_logits,
+    hinge_loss,
+    logit_pressure,
+    priced_boundaries,
+    ratio_loss,
+    straight_through,
+)
 
 from ..each import each
 from ..layout import ONE_GRAPH
@@ -20,8 +28,14 @@ def at_rate(rate, shape=(8, 400)):
     return logits.detach().requires_grad_(), torch.rand(shape).argsort(-1) < round(rate * shape[-1])
 
 
+CONTROLS = RATE_CONTROLS | {  # with memory too: at a coefficient, or a price
+    name: lambda logits, boundaries, target, act=act, **options: act(logits, torch.tensor(0.7).double(), **options)
+    for name, act in (("pi", controlled_logits), ("price", priced_boundaries))
+}
+
+
 def slope(name, logits, boundaries, target, **options):
-    return torch.autograd.grad(RATE_CONTROLS[name](logits, boundaries, target, **options), logits)[0]
+    return torch.autograd.grad(CONTROLS[name](logits, boundaries, target, **options), logits)[0]
 
 
 @each(name=RATE_CONTROLS, target=[0.1, 0.25, 0.5])
@@ -34,7 +48,7 @@ def test_no_gradient_at_the_target_and_the_right_sign_elsewhere(name, target):
         assert (push >= 0).all() and (push > 0).any()
 
 
-@each(name=RATE_CONTROLS)
+@each(name=CONTROLS)
 def test_a_mask_is_a_smaller_batch(name):
     """A row of padding alone adds neither its cost of 0 nor a row to the mean."""
     logits, boundaries = at_rate(0.6, shape=(4, 50))
@@ -42,7 +56,7 @@ def test_a_mask_is_a_smaller_batch(name):
     mask[:4, :50] = True
     padded = torch.nn.functional.pad(logits.detach(), (0, 20, 0, 1), value=float("nan")).requires_grad_()
     more = torch.nn.functional.pad(boundaries, (0, 20, 0, 1), value=True)
-    control = RATE_CONTROLS[name]
+    control = CONTROLS[name]
     torch.testing.assert_close(control(padded, more, 0.2, mask=mask), control(logits, boundaries, 0.2))
     push = slope(name, padded, more, 0.2, mask=mask)
     torch.testing.assert_close(push[:4, :50], slope(name, logits, boundaries, 0.2))

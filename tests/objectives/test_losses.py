@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ from rltok_rl.objectives import (
     RateLoss,
     ZeroCritic,
 )
-from rltok_rl.objectives.rate_loss import CONTROLLERS
+from rltok_rl.objectives.rate_loss import CONTROLLERS, ENDS
+from rltok_rl.objectives.reinforce import AVERAGES
 
 from ..each import each
 from ..layout import ONE_GRAPH
@@ -501,6 +503,20 @@ def test_ppo_is_its_definition(clip, normalize_advantage, entropy_coeff, reducti
         "advantage_spread": kept.std(correction=0),
     }
     assert_same({key: out[key] for key in metrics}, metrics)
+
+
+@each(masked=[False, True], forced=[False, True])
+def test_losses_are_on_the_device_of_the_rollout(masked, forced):
+    """A tensor that a loss makes on the CPU would be a result there, or would not fit in."""
+    td = decisions(masked).to("meta")
+    td = td if forced else td.exclude("forced")
+    losses: list[torch.nn.Module] = [BoundaryClipPPOLoss(Scored(), entropy_coeff=0.1, normalize_advantage=True)]
+    for average, actor in product(AVERAGES, (None, Scored())):
+        losses.append(BoundaryReinforceLoss(average=average, actor=actor, off_policy=actor is not None))
+    losses += [RateLoss(0.3, control=control, ends=ends) for control in (*RATE_CONTROLS, *CONTROLLERS) for ends in ENDS]
+    losses += [JointLoss({"bonus": EntropyBonus(), "rate": RateLoss(0.3, rows_per_mean=2)}, {"bonus": 0.1})]
+    for loss in losses:
+        assert {value.device.type for value in loss.to("meta")(td).values()} == {"meta"}
 
 
 # Where the authors' released code and the paper differ (the loss's part of it).

@@ -105,7 +105,10 @@ def test_both_ends_count_as_boundaries(control, ends):
 def test_refusals():
     td = rollout(target_rate=torch.full((8, 40, 1), 0.3))
     for call, error, words in (
-        (lambda: RateLoss(1), ValueError, "target must lie strictly between 0 and 1, got 1"),
+        *(
+            (lambda t=target: RateLoss(t), ValueError, f"target must lie strictly between 0 and 1, got {target}")
+            for target in (0.0, 1, -0.1)
+        ),
         (lambda: RateLoss(0.2, control="pid"), ValueError, r"one of \['logit_pressure', .*'price'\], got 'pid'"),
         (
             lambda: RateLoss(0.2, ends="all"),

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+
 import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
+from torchrl.objectives.utils import get_value_estimator_entry
 
+from rltok_rl.functional import baselines
+from rltok_rl.functional.boundary_rules import entropy_spikes
+from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.policy_gradient import vtrace
+from rltok_rl.functional.rate import controller_update, hinge_loss
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import (
+    ESTIMATORS,
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
+    ControlVariateReturn,
     EarlyExitLoss,
     EntropyBonus,
     JointLoss,
     LanguageModelLoss,
+    LocalFlips,
     RateLoss,
     ReturnEstimator,
+    VTraceReturn,
     make_estimator,
 )
+from rltok_rl.objectives.baseline import RunningMeanBaseline
+from rltok_rl.objectives.rate_loss import CONTROLLERS
+from rltok_rl.objectives.segmented import segmented_losses
 
 from .conftest import LEAVE_ONE_OUT, make_rollout
 
@@ -76,6 +91,13 @@ def test_a_mask_that_was_named_must_be_there(rollout):
         named(LanguageModelLoss())(rollout.copy().set(MASK, torch.ones(4, 12)))
     with pytest.raises(TypeError, match="'forced' must be bool, got torch.int64"):
         EntropyBonus()(rollout.copy().update({"forced": rollout["forced"].long()}))
+
+
+def test_a_step_is_real_if_each_of_torchrls_masks_says_so(rollout):
+    td, nats = rollout.copy(), -rollout["next", "final_log_prob"].squeeze(-1)
+    td["collector", "mask"] = first = torch.arange(12).expand(4, 12) < 9
+    td["shifted_valid"] = second = torch.arange(12).expand(4, 12) % 3 > 0
+    torch.testing.assert_close(LanguageModelLoss()(td)["loss_language_model"], nats[first & second].mean())
 
 
 def test_a_joint_loss_passes_its_mask_and_keys_to_its_terms(rollout, masked):
@@ -228,6 +250,40 @@ def test_ppo_passes_on_what_it_is_given(actor):
     assert loss.normalize_advantage and loss.samples_mc_entropy == 3 and float(loss.entropy_coeff) == pytest.approx(0.2)
     assert loss.make_value_estimator("discounted_return", gamma=0.5)._value_estimator.process_group is group
     assert loss.make_value_estimator("discounted_return", process_group=None)._value_estimator.process_group is None
+
+
+def test_defaults_are_the_documented_ones():
+    """Changing one changes the runs of everybody who relies on it."""
+    usual = [False, 0.0, "mean", "none", "auto", "free", "excluded", None, inspect.Parameter.empty]
+    for function, expected in {
+        baselines.z_score: {"eps": 1e-8},
+        baselines.running_mean: {"decay": 0.9},
+        RunningMeanBaseline: {"decay": 0.9},
+        control_variate: {"ridge": 1e-3, "folds": 2},
+        ControlVariateReturn: {"regressor_keys": (("next", "early_log_prob"),), "hindsight": True}
+        | {"ridge": 1e-3, "folds": 2},
+        entropy_spikes: {"lags": 2},
+        vtrace: {"lmbda": 1.0, "rho_clip": 1.0, "c_clip": 1.0},
+        VTraceReturn: {"lmbda": 1.0, "rho_clip": 1.0, "c_clip": 1.0},
+        hinge_loss: {"slack": 0.005},
+        controller_update: {"limit": math.inf},
+        BoundaryClipPPOLoss: {"clip_epsilon": 0.2},
+        LocalFlips: {"num_flips": 3, "span": 16, "layout": "padded"},
+        RateLoss: {"control": "logit_pressure"},
+        segmented_losses: {"early_exit": 0.1},
+        JointLoss.released: {"gamma": 0.99, "rows_per_mean": 8, "ends": "window"},
+        BoundaryReinforceLoss: {},
+        ReturnEstimator: {},
+    }.items():
+        parameters = inspect.signature(function).parameters.values()
+        assert {p.name: p.default for p in parameters if p.default not in usual} == expected
+    registered = {"lmbda": {"critic_advantage": 0.95, "vtrace_return": 1.0}, "gamma": dict.fromkeys(ESTIMATORS, 0.99)}
+    for name in ESTIMATORS:
+        options = {option: values[name] for option, values in registered.items() if name in values}
+        assert get_value_estimator_entry(name).default_kwargs == options
+    for name, gains in {"pi": (3.0, 0.005), "price": (15.0, 0.02)}.items():
+        loss = RateLoss(0.3, control=name)
+        assert (loss.proportional, loss.integral_gain) == gains == CONTROLLERS[name]
 
 
 def test_gamma_is_saved_exactly_whatever_the_loss_is_cast_to():

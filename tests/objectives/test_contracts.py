@@ -32,6 +32,7 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.objectives.baseline import RunningMeanBaseline
+from rltok_rl.objectives.estimators import OLD_ESTIMATORS
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 from rltok_rl.objectives.segmented import segmented_losses
 
@@ -140,7 +141,7 @@ def test_losses_take_entries_as_arguments(actor, rollout):
             torch.testing.assert_close(value, expected[key])
 
 
-def test_vtrace_by_name_scores_with_the_losss_actor_and_keys(actor, rollout):
+def test_vtrace_by_name_scores_with_the_losss_actor_and_keys(actor, model, rollout):
     """As if every free decision had been likelier to the policy that took it."""
     stored = rollout.detach()
     free = ~stored["forced"]
@@ -152,6 +153,9 @@ def test_vtrace_by_name_scores_with_the_losss_actor_and_keys(actor, rollout):
     expected = -(log_probs * advantages)[free].mean()
     loss = BoundaryReinforceLoss("vtrace_return", gamma=0.9, actor=actor)
     torch.testing.assert_close(loss(stored)["loss_policy"], expected)
+    other = LearnedBoundaryActor(model)  # one that is given goes before the loss's
+    given = BoundaryReinforceLoss("vtrace_return", gamma=0.9, actor=actor, actor_network=other)
+    assert given._value_estimator.actor_network is other and loss._value_estimator.actor_network is actor
     ppo = BoundaryClipPPOLoss(actor).make_value_estimator("vtrace_return", gamma=0.9)
     torch.testing.assert_close(ppo(stored)["advantage_mean"], advantages[free].mean())
     stored["old", "log_prob"], stored["old", "action"] = stored["action_log_prob"], stored["action"]
@@ -281,6 +285,8 @@ def test_defaults_are_the_documented_ones():
     for name in ESTIMATORS:
         options = {option: values[name] for option, values in registered.items() if name in values}
         assert get_value_estimator_entry(name).default_kwargs == options
+    for name, options in OLD_ESTIMATORS.items():
+        assert get_value_estimator_entry(name).default_kwargs == {"gamma": 0.99, **options}
     for name, gains in {"pi": (3.0, 0.005), "price": (15.0, 0.02)}.items():
         loss = RateLoss(0.3, control=name)
         assert (loss.proportional, loss.integral_gain) == gains == CONTROLLERS[name]

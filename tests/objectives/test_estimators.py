@@ -94,6 +94,9 @@ def test_is_the_function_it_stands_for(name):
     nameless.names = [None, None]
     for estimator, rollout in ((make(name), turned), (make(name, time_dim=0), nameless)):
         torch.testing.assert_close(estimator(rollout)["advantage"].transpose(0, 1), out["advantage"])
+    torch.testing.assert_close(make(name)(nameless, time_dim=0)["advantage"].transpose(0, 1), out["advantage"])
+    target = make(name).value_estimate(nameless, time_dim=0)
+    torch.testing.assert_close(target.transpose(0, 1), out["value_target"])
 
 
 @each(name=NAMES, key=["auto", ("mine", "valid")])
@@ -182,6 +185,29 @@ def test_the_value_after_a_step_may_have_parameters_of_its_own():
         ours = estimator(td.copy(), params=params, target_params=target_params)["advantage"].squeeze(-1)
         expected = returns.generalized_advantage(reward, value, after, 0.9, 0.8, done=done)
         torch.testing.assert_close(ours, expected)
+        target = estimator.value_estimate(td, target_params=target_params).squeeze(-1)
+        torch.testing.assert_close(target, value + expected)
+
+
+def test_in_keys_are_the_entries_that_an_estimator_reads():
+    """No more, and enough: the rollout with these alone has the same advantages."""
+    td = draw_rollout(known=torch.randn(*SHAPE, 3)).exclude("state_value", ("next", "state_value"))
+    td["next", "known"] = torch.randn(*SHAPE, 3)
+    critic = {"value_network": ValueOperator(torch.nn.Linear(3, 1), in_keys=["known"])}
+    rewards, before = [("next", "reward"), ("next", "done")], ["known", ("next", "known")]
+    critical = [*rewards, ("next", "terminated"), *before]
+    for name, options, keys in (
+        ("discounted_return", critic, rewards),
+        ("discounted_return", {**critic, "subtract_value": True}, [*rewards, "known"]),
+        ("control_variate", {}, [*rewards, ("next", "early_log_prob")]),
+        ("control_variate", {"regressor_keys": ("known",)}, [*rewards, "known"]),
+        ("critic_advantage", critic, critical),
+        ("vtrace_return", {**critic, "actor_network": Scorer()}, [*critical, "action", "action_log_prob"]),
+    ):
+        estimator = make_estimator(name, gamma=0.9, **options)
+        assert estimator.in_keys == keys, name
+        whole, selected = (estimator(x)["advantage"] for x in (td.copy(), td.select(*keys)))
+        assert torch.equal(whole, selected), name
 
 
 @each(baseline=["batch_mean", "leave_one_out", "z_score", "group_mean"], rows_per_mean=[None, 2])

@@ -38,6 +38,7 @@ def test_passes_of_some_rows_are_one_pass_of_all(name, layout):
     model = make_model(**MODELS[name]).double()
     rollout = make_rollout(model, num_rows=5, num_steps=23)
     whole = advantages(model, rollout, layout=layout)
+    assert torch.equal(advantages(model, rollout.select(*LocalFlips(model, gamma=0.9).in_keys), layout=layout), whole)
     for rows in (1, 2, 5):
         parts = advantages(model, rollout, layout=layout, rows_per_pass=rows)
         torch.testing.assert_close(parts, whole, rtol=1e-10, atol=1e-12)

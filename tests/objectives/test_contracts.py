@@ -29,10 +29,12 @@ from rltok_rl.objectives import (
     RateLoss,
     ReturnEstimator,
     VTraceReturn,
+    ZeroCritic,
     make_estimator,
 )
 from rltok_rl.objectives.baseline import RunningMeanBaseline
 from rltok_rl.objectives.estimators import OLD_ESTIMATORS
+from rltok_rl.objectives.ppo import UNSUPPORTED
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 from rltok_rl.objectives.segmented import segmented_losses
 
@@ -163,6 +165,14 @@ def test_vtrace_by_name_scores_with_the_losss_actor_and_keys(actor, model, rollo
     torch.testing.assert_close(loss(stored.exclude("action_log_prob", "action"))["loss_policy"], expected)
 
 
+def test_a_joint_loss_gives_all_its_policies_an_estimator(actor):
+    joint = JointLoss(
+        {"policy": BoundaryReinforceLoss(), "ppo": BoundaryClipPPOLoss(actor), "text": LanguageModelLoss()}
+    )
+    assert joint.make_value_estimator("discounted_return", gamma=0.5) is joint
+    assert [joint.terms[name]._value_estimator.gamma for name in ("policy", "ppo")] == [0.5, 0.5]
+
+
 def test_refusals(actor):
     for call, error, words in (
         (
@@ -170,6 +180,20 @@ def test_refusals(actor):
             ValueError,
             "off_policy must be False with vtrace_return",
         ),
+        (
+            lambda: BoundaryReinforceLoss(
+                "vtrace", gamma=0.9, actor=actor, value_network=ZeroCritic(), off_policy=True
+            ),
+            ValueError,
+            "off_policy must be False with VTrace",
+        ),
+        (lambda: BoundaryReinforceLoss("vtrace", gamma=0.9), ValueError, "VTrace needs a loss with an actor"),
+        (
+            lambda: JointLoss({"a": LanguageModelLoss()}).make_value_estimator("discounted_return"),
+            NotImplementedError,
+            r"none of the terms \['a'\] has an estimator, got discounted_return",
+        ),
+        (lambda: EntropyBonus().make_value_estimator("GAE"), NotImplementedError, "EntropyBonus reads no advantages"),
         (
             lambda: BoundaryReinforceLoss("vtrace_return", gamma=0.9),
             TypeError,
@@ -186,7 +210,7 @@ def test_refusals(actor):
                 ValueError,
                 rf"options must be those of ClipPPOLoss without .* got \['{name}'\]",
             )
-            for name in ("max_importance_ratio", "delay_actor", "advantage_norm")
+            for name in UNSUPPORTED
         ),
     ):
         with pytest.raises(error, match=words):

@@ -11,6 +11,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from torch import Tensor
 
 from rltok_rl.models import UNet
+from rltok_rl.models.flops import decoding_flops
 from rltok_rl.objectives import LocalFlips
 from rltok_rl.training import TrainingStep
 
@@ -131,6 +132,21 @@ def test_trials_of_a_warm_start_are_not_counted():
         trainer = make(estimator="local_flips", ppo=ppo, warm_start_bytes=UPDATE, updates=2)
         totals = [update["total_flops"] - update["flops"] for update in (trainer.update(), trainer.update())]
         assert (totals[0] > 0) == ppo and totals[1] > totals[0]
+
+
+def test_flops_are_those_of_the_extra_rows_and_other_rollouts_are_refused():
+    model = make_model(**MODELS["routing"])
+    flips, rollout = LocalFlips(model, gamma=0.9, num_flips=3), make_rollout(model).detach()
+    costs = [flips.flops(10, 6, num_second=second) for second in (None, 5)]
+    assert costs == [3 * decoding_flops(model, 10, 6, num_second=second) for second in (None, 5)]
+    assert costs[0] != costs[1]
+    with pytest.raises(ValueError, match=r"the rollout must be \[B, T\], got \[12\]"):
+        flips(rollout[0])
+    rollout["position"] = rollout["position"] + (torch.arange(4) >= 2).view(4, *[1] * (rollout["position"].dim() - 1))
+    with pytest.raises(ValueError, match="the positions of row 2 are not 0, 1, 2"):
+        flips(rollout)
+    with pytest.raises(ValueError, match="layout must be"):
+        LocalFlips(model, gamma=0.9, layout="dense")
 
 
 @each(seed=range(3))

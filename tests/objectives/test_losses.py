@@ -325,6 +325,8 @@ def test_coefficients_are_scheduled_in_place(rollout):
     joint.coeff_policy = 0.05
     torch.testing.assert_close(joint(rollout)["loss_policy"], before * 5)
     assert joint.state_dict()["coeff_policy"] == pytest.approx(0.05)
+    joint.coeff_policy = 0  # a whole number too
+    assert joint(rollout)["loss_policy"] == 0 and joint.coeff_policy.is_floating_point()
     with pytest.raises(AttributeError, match="coeff_polcy must be one of"):
         joint.coeff_polcy = 0.05
 
@@ -627,6 +629,7 @@ def test_refusals(model, rollout):
         (lambda: returned(baseline="running_mean", num_steps=12, rows_per_mean=2), ValueError, "a memory of all rows"),
         (lambda: language(reduction="median"), ValueError, r"reduction must be one of .* got 'median'"),
         (lambda: BoundaryReinforceLoss(gamma=0.9), ValueError, r"options \['gamma'\] belong to an estimator given by"),
+        (lambda: JointLoss({}), ValueError, r"terms of the loss, \[\], got \[\]"),
         (lambda: JointLoss({"a": language()}, {"b": 1.0}), ValueError, r"terms of the loss, \['a'\], got \['b'\]"),
         (lambda: JointLoss({"a": language()}, {"a": math.nan}), ValueError, r"finite numbers, got \{'a': nan\}"),
         (lambda: JointLoss({"a": language(), "b": language()}), ValueError, "two terms write .*; the second is 'b'"),

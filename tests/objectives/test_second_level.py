@@ -34,7 +34,7 @@ def test_the_loss_is_published_and_reads_real_tokens_alone(real):
     loss.loss_mask_key = "mask"
     out = loss(rollout.clone(recurse=False).set("mask", mask))
     torch.testing.assert_close(out["loss_second_level"], n / (n - 1) * ((n - 1) * f * g + (1 - f) * (1 - g)))
-    torch.testing.assert_close(out["second_rate"], f)
+    torch.testing.assert_close((out["second_rate"], out["second_mean_prob"]), (f, g.detach()))
     slope = torch.autograd.grad(out["loss_second_level"], probs)[0].squeeze(-1)
     assert (slope[~tokens] == 0).all() and slope[tokens].unique().numel() == 1
 

@@ -34,7 +34,6 @@ from rltok_rl.objectives import (
 )
 from rltok_rl.objectives.baseline import RunningMeanBaseline
 from rltok_rl.objectives.estimators import OLD_ESTIMATORS
-from rltok_rl.objectives.ppo import UNSUPPORTED
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 from rltok_rl.objectives.segmented import segmented_losses
 
@@ -210,7 +209,7 @@ def test_refusals(actor):
                 ValueError,
                 rf"options must be those of ClipPPOLoss without .* got \['{name}'\]",
             )
-            for name in UNSUPPORTED
+            for name in ("max_importance_ratio", "delay_actor", "advantage_norm", "normalize_advantage_exclude_dims")
         ),
     ):
         with pytest.raises(error, match=words):

@@ -122,7 +122,7 @@ def test_advantages_are_on_the_device_of_the_rollout(name):
     td = draw_rollout(mask=torch.rand(SHAPE) < 0.7).to("meta")
     out = make(name, mask_key="mask").to("meta")(td)
     assert {out[key].device.type for key in ("advantage", "value_target")} == {"meta"}
-    assert ZeroCritic()(td.exclude("state_value").set("done", td["mask"]))["state_value"].is_meta
+    assert ZeroCritic()(TensorDict({"done": td["mask"]}, SHAPE))["state_value"].is_meta
 
 
 @each(name=NAMES, differentiable=[False, True])
@@ -191,6 +191,13 @@ def test_the_value_after_a_step_may_have_parameters_of_its_own():
 
 def test_in_keys_are_the_entries_that_an_estimator_reads():
     """No more, and enough: the rollout with these alone has the same advantages."""
+
+    class Knowing(Scorer):
+        in_keys = ["known"]
+
+        def get_dist(self, tensordict):
+            return super().get_dist({"action_log_prob": tensordict["known"].sum(-1)})
+
     td = draw_rollout(known=torch.randn(*SHAPE, 3)).exclude("state_value", ("next", "state_value"))
     td["next", "known"] = torch.randn(*SHAPE, 3)
     critic = {"value_network": ValueOperator(torch.nn.Linear(3, 1), in_keys=["known"])}
@@ -202,7 +209,7 @@ def test_in_keys_are_the_entries_that_an_estimator_reads():
         ("control_variate", {}, [*rewards, ("next", "early_log_prob")]),
         ("control_variate", {"regressor_keys": ("known",)}, [*rewards, "known"]),
         ("critic_advantage", critic, critical),
-        ("vtrace_return", {**critic, "actor_network": Scorer()}, [*critical, "action", "action_log_prob"]),
+        ("vtrace_return", {**critic, "actor_network": Knowing()}, [*critical, "action", "action_log_prob"]),
     ):
         estimator = make_estimator(name, gamma=0.9, **options)
         assert estimator.in_keys == keys, name

@@ -94,7 +94,8 @@ class Watchdog:
     def beat(self) -> str | None:
         """Publish a heartbeat; return the verdict on a hung rank, "" if another rank has reported one, else None."""
         main, threads = _frames()
-        before, self._processor = self._processor, time.process_time()
+        # Without the time of this thread, which on a slow machine alone would look busy if heartbeats follow closely.
+        before, self._processor = self._processor, time.process_time() - time.thread_time()
         busy = self._processor - before > _IDLE * self.seconds / _BEATS
         moving = self._any_thread_moves()
         inner = [frame for frame in main[:4] if _CALLED_THROUGH not in frame]

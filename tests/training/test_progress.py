@@ -72,7 +72,7 @@ def test_messages_stay_above_the_bar():
     progress.print("warning: x")
     first, rest = terminal.getvalue().split("warning: x\n")
     file = io.StringIO()
-    Progress(100, stream=file).say("warning: x")
+    Progress(100, stream=file).print("warning: x")
     assert file.getvalue() == "warning: x\n"
     assert re.search("\r +\r$", first) and "10%" in rest  # the bar is wiped away, and drawn again
 

@@ -105,6 +105,8 @@ def test_means_per_rows_are_those_of_a_batch_for_each_group(baseline):
     assert torch.equal(function(returns, mask=mask, process_group=elsewhere), torch.cat(parts))
     grouped = [group_mean(returns, group_size=3, process_group=group) for group in (None, elsewhere)]
     assert torch.equal(*grouped)
+    alone = [judge("leave_one_out", returns[at : at + 3], mask=mask[at : at + 3]) for at in (0, 3)]
+    torch.testing.assert_close(group_mean(returns, group_size=3, mask=mask), torch.cat(alone))
 
 
 def test_z_score_has_mean_0_and_spread_1_and_does_not_blow_up_equal_returns():

@@ -40,6 +40,7 @@ def statistics(returns, mask, group):
         "control_variate": control_variate(returns, regressors, folds=3, **options),
         "running_mean": running_mean(returns, state, **options)[0],
         **{f.__name__: f(returns, **options) for f in (batch_mean, leave_one_out, z_score, masked_mean)},
+        "mean of all steps": masked_mean(returns, process_group=group),
         "effective_sample_size": policy_metrics.effective_sample_size(log_ratios, **options),
         "approximate_kl": policy_metrics.approximate_kl(log_ratios, **options),
         "clip_fraction": policy_metrics.clip_fraction(log_ratios, 0.2, **options),

@@ -194,7 +194,8 @@ def test_alarms_go_off_once_until_recovery():
 
 def test_alarms_begin_beyond_their_bounds():
     """On the bound nothing is wrong; without a target only rates near 0 and 1 are."""
-    for target, low, high in ((None, 0.01, 0.95), (0.2, 0.05, 0.6), (0.1, 0.025, 0.3), (0.4, 0.1, 0.95)):
+    bounds = ((None, 0.01, 0.95), (0.2, 0.05, 0.6), (0.1, 0.025, 0.3), (0.02, 0.005, 0.06), (0.4, 0.1, 0.95))
+    for target, low, high in bounds:
         for rate, words in (
             (low * 0.99, "nearly vanished"),
             (low * 1.01, None),

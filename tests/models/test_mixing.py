@@ -65,9 +65,10 @@ def test_windows_prefills_and_steps_agree(kind, case, build, text):
 
 
 @torch.no_grad()
-def test_a_byte_model_steps_as_it_reads():
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_a_byte_model_steps_as_it_reads(cap):
     torch.manual_seed(0)
-    model, byte_ids = ByteModel(preset("tiny")).double(), torch.randint(256, (2, 40))
+    model, byte_ids = ByteModel(replace(preset("tiny"), attention_cap=cap)).double(), torch.randint(256, (2, 40))
     whole, cache = model(byte_ids), model.new_cache(2)
     steps = [model.step(byte_ids[:, t], torch.full((2,), t), cache) for t in range(40)]
     torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=0, atol=1e-9)

@@ -38,7 +38,8 @@ def find_problems(folder: Path) -> list[str]:
             damage = find_damage(path)
         except ValueError as error:
             damage = str(error)
-        problems += [damage] if damage else [*find_lost(path).values(), *filter(None, [find_misfit(run, path)])]
+        of_checkpoint = [damage] if damage else [*find_lost(path).values(), find_misfit(run, path)]
+        problems += filter(None, of_checkpoint)
     problems += [f"{path} was left by a process that was killed" for path in _leftovers(folder)]
     if run.summary is not None and (checkpoints or (folder / "model").exists()):  # published runs leave models out
         try:

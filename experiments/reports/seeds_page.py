@@ -64,6 +64,7 @@ def seed_folders(folder: Path) -> list[Path]:
 def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
     """Write ``compare-seeds.md``, ``compare-seeds.json`` and ``compare-seeds.png`` (or other ``formats`` as well)."""
     runs: dict[str, RunFolder] = {}
+    of_last_seed: dict[str, RunFolder] = {}
     systems: dict[str, dict[int, dict[str, Any]]] = {}
     for path in seed_folders(folder):
         folders = {name: read_run(path / name) for name in evaluated_systems(path)}
@@ -73,9 +74,10 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
             if seed in rows:
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
             rows[seed] = {**row, "entropy": entropy_at_shares(run)}
-            runs[f"{name} {path.name}"] = run
+            runs[f"{name} {path.name}"] = of_last_seed[name] = run
     order = sorted(systems, key=lambda name: name == REFERENCE)  # the reference comes last
-    content = _content(list(runs.values()), {name: dict(sorted(systems[name].items())) for name in order})
+    options = differing_options({name: of_last_seed[name] for name in order})
+    content = _content(list(runs.values()), options, {name: dict(sorted(systems[name].items())) for name in order})
     replace_text(folder / TABLE, json.dumps(content, indent=None, separators=(",", ":")) + "\n")
     groups = {name: [label for label in runs if label.rpartition(" ")[0] == name] for name in order}
     if all(run.history for run in runs.values()):
@@ -86,11 +88,13 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
     return folder / PAGE
 
 
-def _content(runs: Sequence[RunFolder], systems: Mapping[str, dict[int, dict[str, Any]]]) -> dict[str, Any]:
+def _content(
+    runs: Sequence[RunFolder],
+    options: Mapping[str, dict[str, Any]],
+    systems: Mapping[str, dict[int, dict[str, Any]]],
+) -> dict[str, Any]:
     """Everything that the page shows: it can be written again without the runs."""
     first, summaries = runs[0], [run.summary or {} for run in runs]
-    of_last_seed = {name: [run for run in runs if plain(run.path.name) == name][-1] for name in systems}
-    options = differing_options(of_last_seed)
     varying = {option.removeprefix(_FIELD) for changed in options.values() for option in changed}
     fields = {name: value for name, value in (first.option("model.overrides") or {}).items() if name not in varying}
     data = ("source", "split_by", "held_out", "num_rows", "num_steps")

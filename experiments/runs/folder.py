@@ -35,7 +35,7 @@ from rltok_rl.foreign import (
 )
 from rltok_rl.models import UNet, UNetConfig
 from rltok_rl.models.weights import WEIGHTS, build_empty, fill
-from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, part_of
+from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, part_of, read_state
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import read_lines, read_table
 from rltok_rl.training.sharding import check_moments, check_weights
@@ -297,7 +297,7 @@ def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = Fa
 def find_misfit(run: RunFolder, path: Path) -> str | None:
     """Name the weights and moments that the state of an intact checkpoint lacks; None if it can be resumed."""
     try:
-        state = load_checkpoint(path)[1]
+        state = read_state(path)
         with part_of(state, "model") as weights:
             num_bytes, where = sum(x.nbytes for x in weights.values()), str(run.path / "model.json")
             if run.model:  # without it, nothing says what the weights must be

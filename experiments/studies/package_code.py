@@ -19,6 +19,8 @@ from pathlib import Path
 
 from rltok_rl.experiments.studies.common import check_minimums, read_options
 
+from rltok_rl.data.disk import replace_text
+
 PACKAGES = (
     *("datasets", "docutils", "fsspec", "gymnasium", "huggingface_hub", "jinja2", "joblib", "matplotlib", "mpmath"),
     *("mypy", "networkx", "nltk", "numba", "numpy", "pandas", "pip", "pydantic", "pygments", "rich", "scipy"),
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    replace_text(out, "".join(json.dumps(row) + "\n" for row in rows))
     versions = ", ".join(f"{package} {version(package)}" for package in options.packages)
     print(f"{out}: {len(rows):,} files, {sum(len(row['text'].encode()) for row in rows):,} bytes of {versions}")
 

@@ -135,6 +135,11 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         previous = _newest_intact(path.parent, before=path)
         hint = f"; remove {path} to resume without it" if previous else ""
         raise CheckpointError(f"{damage}{hint}", previous)
+    return _update(path), read_state(path)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read the state of a checkpoint that :func:`find_damage` has found intact, on the CPU."""
     try:
         state = put_together(read_json(path / _STATE, MOST_STATE), load_file(path / _TENSORS))
         if not isinstance(state, dict):
@@ -142,7 +147,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path} cannot be read ({reason})", _newest_intact(path.parent, before=path)) from None
-    return _update(path), state
+    return state
 
 
 def find_damage(path: Path) -> str | None:

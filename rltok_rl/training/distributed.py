@@ -1,4 +1,4 @@
-"""Process group of a training: start, barriers, collectives, errors.
+"""Process group for distributed training: setup, barriers, collectives and errors.
 
     torchrun --nproc-per-node 2 -m rltok_rl.experiments.train compute.strategy=ddp
 

@@ -68,8 +68,8 @@ def test_revision_is_that_of_the_checkout(tmp_path, monkeypatch):
 def test_only_whole_names_of_folders_are_shortened(monkeypatch):
     monkeypatch.setenv("HOME", "/h")
     assert without_folders("out=/h/runs /hall/x") == "out=~/runs /hall/x"
-    monkeypatch.setattr(Path, "cwd", lambda: Path("/h/work"))
-    assert without_folders("out=/h/work/runs /h/x") == "out=./runs ~/x"  # the working folder first
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/h/here"))
+    assert without_folders("out=/h/here/runs /h/x") == "out=./runs ~/x"  # the working folder first
     monkeypatch.setenv("HOME", "/")
     assert without_folders("out=/tmp/x") == "out=/tmp/x"
 

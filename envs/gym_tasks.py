@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rltok_rl.data.languages.reader import PerfectReader
-from rltok_rl.data.languages.tasks import TASKS
+from rltok_rl.data.languages.suite_tasks import TASKS
 from rltok_rl.utils import check_count
 
 LAGS = 16

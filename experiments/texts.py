@@ -28,7 +28,7 @@ from rltok_rl.data import (
 )
 from rltok_rl.data.files import PLAIN, kind, list_files, passed_over
 from rltok_rl.data.languages import TASKS, Language, Lexicon, Recall
-from rltok_rl.data.languages.tasks import switched_source
+from rltok_rl.data.languages.suite_tasks import switched_source
 from rltok_rl.data.prepare import fingerprint
 from rltok_rl.data.windows import WindowSource
 

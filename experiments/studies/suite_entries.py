@@ -18,7 +18,7 @@ from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM
 from torch import Tensor
 
 from rltok_rl.data.languages import TASKS
-from rltok_rl.data.languages.tasks import SWITCH_AT, switch
+from rltok_rl.data.languages.suite_tasks import SWITCH_AT, switch
 from rltok_rl.models.unet import UNet
 from rltok_rl.training.metrics import UpdateFlops
 from rltok_rl.utils import is_import_path

@@ -15,10 +15,10 @@ from rltok_rl.envs.registration import TASK_ENVIRONMENTS
 from torch import Tensor
 
 import rltok_rl  # noqa: F401 - registers the ids
-from rltok_rl.data.languages import TASKS, Automaton, tasks
+from rltok_rl.data.languages import TASKS, Automaton, suite_tasks
 from rltok_rl.data.languages.reader import read_texts
 
-from ..data.languages.test_tasks import SMALL, all_texts
+from ..data.languages.test_suite_tasks import SMALL, all_texts
 from ..each import each, refused
 from ..tools import task_worlds
 
@@ -27,7 +27,7 @@ from ..tools import task_worlds
 def small(monkeypatch):
     """Make small languages of tasks, whose texts can be enumerated."""
     for constant, value in {"VALUES": b"01", "FILLERS": b"a", "SHORTEST": 2, "MEAN": 2.5}.items():
-        monkeypatch.setattr(tasks, constant, value)
+        monkeypatch.setattr(suite_tasks, constant, value)
     return lambda name: TASKS[name].make(SMALL[name][0], window=2)
 
 

@@ -33,7 +33,7 @@ from rltok_rl.experiments.studies.suite_scores import (
 )
 
 from rltok_rl.data.languages import TASKS
-from rltok_rl.data.languages.tasks import switched_source
+from rltok_rl.data.languages.suite_tasks import switched_source
 from rltok_rl.models import UNet, preset
 
 from ..each import each, refused

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rltok_rl.data.languages import Automaton, tasks
+from rltok_rl.data.languages import Automaton, suite_tasks
 from rltok_rl.data.languages.grammar import Node, gap, grammar
-from rltok_rl.data.languages.tasks import TASKS
+from rltok_rl.data.languages.suite_tasks import TASKS
 
 from ...each import each, refused
 
@@ -70,7 +70,7 @@ def test_the_best_boundaries_carry_everything_and_none_is_spare(monkeypatch, nam
     Of ``knapsack`` they are the better half: each of them is worth more than any other boundary.
     """
     for constant, value in {"VALUES": b"01", "FILLERS": b"a", "SHORTEST": 2, "MEAN": 2.5}.items():
-        monkeypatch.setattr(tasks, constant, value)
+        monkeypatch.setattr(suite_tasks, constant, value)
     dial, length, varied = SMALL[name]
     language = TASKS[name].make(dial, window=2)
     byte_ids, chance = all_texts(language, length)
@@ -108,10 +108,10 @@ def test_grades_are_languages_whose_values_bytes_cannot_see(name, grade):
 
 
 def test_switch_changes_its_language_once_and_resumes():
-    source = tasks.switched_source(2, 100)
+    source = suite_tasks.switched_source(2, 100)
     drawn = [source.draw(2, 30).byte_ids for _ in range(3)]
     assert [ord("$") in rows for rows in drawn] == [True, True, False]
-    resumed = tasks.switched_source(2, 100)
+    resumed = suite_tasks.switched_source(2, 100)
     resumed.load_state_dict(source.state_dict())
     assert ord("#") in resumed.draw(2, 30).byte_ids
 
@@ -119,11 +119,11 @@ def test_switch_changes_its_language_once_and_resumes():
 def test_mistakes_are_named():
     refused(
         (lambda: TASKS["noise"].language(5), ValueError, r"grade must be one of \[1, 2, 3, 4\], got 5"),
-        (lambda: tasks.noise(300), ValueError, "dial must lie in 1..246, got 300"),
-        (lambda: tasks.knapsack(1), ValueError, "dial must lie in 2..26, got 1"),
-        (lambda: tasks.pair(9), ValueError, "dial must be at most 8, got 9"),
-        (lambda: tasks.garden_path(5), ValueError, "dial must lie in 1..4, got 5"),
-        (lambda: tasks.switch(5), ValueError, "dial must be one of"),
+        (lambda: suite_tasks.noise(300), ValueError, "dial must lie in 1..246, got 300"),
+        (lambda: suite_tasks.knapsack(1), ValueError, "dial must lie in 2..26, got 1"),
+        (lambda: suite_tasks.pair(9), ValueError, "dial must be at most 8, got 9"),
+        (lambda: suite_tasks.garden_path(5), ValueError, "dial must lie in 1..4, got 5"),
+        (lambda: suite_tasks.switch(5), ValueError, "dial must be one of"),
         (lambda: gap("x", b"a", 3, 2.0, {}), ValueError, "mean must be finite and at least shortest=3"),
         (
             lambda: grammar(

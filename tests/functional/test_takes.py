@@ -15,17 +15,27 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltok_rl import functional
-from rltok_rl.functional.baselines import RunningMean, running_mean, z_score
-from rltok_rl.functional.boundary_rules import entropy_spikes, select_exactly, threshold_for_rate
+from rltok_rl.functional.baselines import RunningMean, group_mean, no_baseline, per_rows, running_mean, z_score
+from rltok_rl.functional.boundary_rules import entropy_spikes, exact_count, select_exactly, threshold_for_rate
 from rltok_rl.functional.budget import draw_within_budget
 from rltok_rl.functional.control_variate import control_variate
-from rltok_rl.functional.episodes import ratio_with_error
-from rltok_rl.functional.likelihood import byte_log_prob_in_parts
+from rltok_rl.functional.decoding import filter_logits, sample_bytes
+from rltok_rl.functional.episodes import ratio_with_error, return_sums
+from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob_in_parts
 from rltok_rl.functional.ngrams import ngram_hash
-from rltok_rl.functional.policy_gradient import clipped_ratio
-from rltok_rl.functional.rate import Controller, controller_update, logit_pressure
-from rltok_rl.functional.reduction import sum_and_count
-from rltok_rl.functional.returns import reverse_scan
+from rltok_rl.functional.policy import recent_boundaries, soft_cap
+from rltok_rl.functional.policy_gradient import clipped_ratio, importance_weighted, vtrace
+from rltok_rl.functional.rate import (
+    Controller,
+    control_per_rows,
+    controller_update,
+    hinge_loss,
+    load_balance,
+    logit_pressure,
+)
+from rltok_rl.functional.reduction import row_groups, sum_and_count
+from rltok_rl.functional.returns import discounted_return, generalized_advantage, reverse_scan
+from rltok_rl.functional.routing import smooth
 from rltok_rl.functional.scripts import running_script
 from rltok_rl.functional.takes import takes
 
@@ -223,6 +233,8 @@ def test_a_compiled_graph_has_no_checks():
     x = torch.ones(2, 3)
     assert torch.equal(torch.compile(scaled, backend="eager", fullgraph=True)(x, x, 0.5), 1.5 * x)
     assert "Takes ``x`` float [*B, T]; ``y`` float [*B, T]; ``share`` number in [0, 1]." in scaled.__doc__
+    several = "``target`` number in (0, 1) or float [*L]; ``mask`` bool [*L] or None."
+    assert several in logit_pressure.__doc__ and "``lags`` integer in [0, inf)" in entropy_spikes.__doc__
 
 
 def test_wild_calls_return_or_name_an_argument():
@@ -261,6 +273,84 @@ def test_calls_that_a_soak_found_name_an_argument():
     for decay in (-0.5, 10**12, 1e38, math.nan):
         expected = reverse_scan(x, torch.full_like(x, decay))
         torch.testing.assert_close(reverse_scan(x, decay), expected, equal_nan=True)
+
+
+def test_numbers_may_lie_at_the_ends_of_their_ranges_and_not_beyond():
+    x, bits, inf = torch.rand(4, 6), torch.rand(4, 6) < 0.5, math.inf
+    ids, error, empty = torch.zeros(4, 6, dtype=torch.int64), x[0, 0], Controller.empty()
+    memory, none = RunningMean.empty(6), no_baseline
+    for name, call, right, wrong in (
+        ("group_size", lambda v: group_mean(x, group_size=v), (2, 4), (1, 0)),
+        ("eps", lambda v: z_score(x, eps=v), (0,), (-1e-9, inf)),
+        ("rows_per_mean", lambda v: per_rows(x, baseline=none, rows_per_mean=v), (1, 4), (0,)),
+        ("rows_per_mean", lambda v: row_groups(v, x), (1, 4), (0,)),
+        (
+            "rows_per_mean",
+            lambda v: control_per_rows(x, bits, 0.5, control=logit_pressure, rows_per_mean=v),
+            (1, 4),
+            (0,),
+        ),
+        ("decay", lambda v: running_mean(x, memory, decay=v), (0, 1), (-0.1, 1.1)),
+        ("num_steps", RunningMean.empty, (0,), (-1, 1.0, 10**9 + 1)),
+        ("ridge", lambda v: control_variate(x, x[..., None], ridge=v), (0, 1e9), (-1e-9, inf)),
+        ("folds", lambda v: control_variate(x, x[..., None], folds=v), (2, 4), (1, 5)),
+        ("rate", lambda v: exact_count(v, 6), (0, 1), (-0.1, 1.1)),
+        ("length", lambda v: exact_count(0.5, v), (0,), (-1,)),
+        ("rate", lambda v: select_exactly(x, v, 3), (0, 1), (-0.1, 1.1)),
+        ("block", lambda v: select_exactly(x, 0.5, v), (1, 9), (0,)),
+        ("rate", lambda v: draw_within_budget(x, x, v, 3), (0, 1), (-0.1, 1.1)),
+        ("block", lambda v: draw_within_budget(x, x, 0.5, v), (1, 9), (0,)),
+        ("lags", lambda v: entropy_spikes(x, v), (0, 9), (-1, 0.5)),
+        ("margin", lambda v: entropy_spikes(x, margin=v), (-9, 9), (inf, -inf)),
+        ("rate", lambda v: threshold_for_rate(x, v), (0, 1), (-0.1, 1.1)),
+        ("top_k", lambda v: filter_logits(x, top_k=v), (1, 9, None), (0,)),
+        ("top_p", lambda v: filter_logits(x, top_p=v), (1e-9, 1, None), (0, 1.1)),
+        ("top_k", lambda v: sample_bytes(x, top_k=v), (1, 9, None), (0,)),
+        ("top_p", lambda v: sample_bytes(x, top_p=v), (1e-9, 1, None), (0, 1.1)),
+        ("temperature", lambda v: sample_bytes(x, temperature=v), (0, inf), (-0.1,)),
+        ("gamma", lambda v: return_sums(x, bits, gamma=v), (0, 1, None), (-0.1, 1.1)),
+        ("gamma", lambda v: discounted_return(x, v), (0, 1), (-0.1, 1.1)),
+        ("lmbda", lambda v: generalized_advantage(x, x, x, 0.5, v), (0, 1), (-0.1, 1.1, torch.tensor(1.1))),
+        ("lmbda", lambda v: vtrace(x, x, x, x, 0.5, lmbda=v), (0, 1), (-0.1, 1.1, torch.tensor(1.1))),
+        ("rho_clip", lambda v: vtrace(x, x, x, x, 0.5, rho_clip=v), (1e-9, inf), (0,)),
+        ("c_clip", lambda v: vtrace(x, x, x, x, 0.5, c_clip=v), (1e-9, inf), (0,)),
+        ("max_weight", lambda v: importance_weighted(x, x, x, max_weight=v), (1e-9, inf, None), (0,)),
+        ("clip", lambda v: clipped_ratio(x, x, x, v), (0, 1, (1, 9), (0, inf)), (-0.1, 1.1, math.nan, (0, math.nan))),
+        ("num_rows", lambda v: ratio_with_error([1.0] * 5, v), (1,), (0,)),
+        ("chunk", lambda v: byte_log_prob_in_parts(torch.exp, x[..., None], ids, v), (1, 99), (0,)),
+        ("num_bytes", lambda v: bits_per_byte(1.0, v), (1,), (0, 1.5)),
+        ("size", lambda v: ngram_hash(ids, v, 5), (1, 6, 7), (0, 8)),
+        ("buckets", lambda v: ngram_hash(ids, 2, v), (1,), (0,)),
+        ("cap", lambda v: soft_cap(x, v), (1e-9, 1e9), (0, inf)),
+        ("num_lags", lambda v: recent_boundaries(bits, v), (0, 9), (-1, 10_001)),
+        ("target", lambda v: logit_pressure(x, bits, v), (1e-9, 0.999), (0, 1)),
+        ("target", lambda v: load_balance(error, error, v), (1e-9, 0.999), (0, 1)),
+        ("slack", lambda v: hinge_loss(x, bits, 0.5, slack=v), (0, 1), (-1e-9, inf)),
+        ("limit", lambda v: controller_update(empty, error, proportional=1, integral=1, limit=v), (0, inf), (-1e-9,)),
+    ):
+        for value in right:
+            call(value)
+        for value in wrong:
+            with pytest.raises(ValueError, match=name):
+                call(value)
+                pytest.fail(f"{name} may be {value}")
+
+
+def test_switches_and_words_are_what_they_say():
+    """A number would count as True, and a name that is no text as none of the choices."""
+    x, bits = torch.rand(4, 6), torch.rand(4, 6) < 0.5
+    for call, words in (
+        (lambda: group_mean(x, group_size=2, exclude_self=1), "exclude_self must be True or False, got 1"),
+        (lambda: importance_weighted(x, x, x, whole_row=None), "whole_row must be True or False, got None"),
+        (lambda: smooth(x, x[:, 0], method=3), "method must be a string, got 3"),
+        (lambda: per_rows(x, baseline="none", rows_per_mean=2), "baseline must be a function, got 'none'"),
+        (lambda: ratio_with_error([1.0, 2.0, 1.0, 2.0, "4"], 2), "moments must be a list of numbers, got"),
+        (lambda: ratio_with_error((1.0,) * 5, 2), "moments must be a list of numbers, got"),
+        (lambda: filter_logits(x, top_p="1"), "top_p must be a number, got '1'"),
+        (lambda: hinge_loss(x, bits, 0.5, slack=True), "slack must be a number, got True"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
 
 
 def test_values_that_decide_are_numbers():

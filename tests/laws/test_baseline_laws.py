@@ -16,6 +16,7 @@ from rltok_rl.functional.baselines import (
     no_baseline,
     per_rows,
     running_mean,
+    z_score,
 )
 from rltok_rl.functional.policy_gradient import score_function
 from rltok_rl.objectives.baseline import as_baseline, name_of
@@ -117,7 +118,7 @@ def test_z_score_has_mean_0_and_spread_1_and_does_not_blow_up_equal_returns():
     nearly_equal = judge("z_score", 1000 + 0.05 * draw(dtype=torch.float32))
     assert abs(nearly_equal.std(correction=0) - 1) < 1e-3
     rounded = 0
-    for value in torch.linspace(0.1, 0.9, 41).tolist():
+    for value in (0.0, *torch.linspace(0.1, 0.9, 41).tolist()):
         returns = torch.full((7, 11), value, requires_grad=True)
         rounded += bool((returns != returns.sum() / returns.numel()).any())
         advantages = judge("z_score", returns)
@@ -125,6 +126,8 @@ def test_z_score_has_mean_0_and_spread_1_and_does_not_blow_up_equal_returns():
         advantages.sum().backward()
         assert returns.grad.isfinite().all()
     assert rounded  # otherwise this test could not fail
+    two = z_score(torch.tensor([[1.0, 5.0]]))  # steps are enough
+    torch.testing.assert_close(two, torch.tensor([[-1.0, 1.0]]))
 
 
 @each(decay=[1.0, 0.5, 0.0])

@@ -193,6 +193,9 @@ def test_values_in_bfloat16_are_rounded_once():
     expected = returns.generalized_advantage(rewards.double(), values.double(), after.double(), 0.99, 0.95)
     assert ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours.double(), expected, rtol=2**-8, atol=0)
+    inputs = (rewards, values, after, draw(2, 5).bfloat16())
+    for narrow, wide in zip(vtrace(*inputs, 0.99), vtrace(*(x.double() for x in inputs), 0.99), strict=True):
+        torch.testing.assert_close(narrow.double(), wide, rtol=2**-8, atol=0)
 
 
 @each(name=FUNCTIONS)

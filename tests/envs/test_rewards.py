@@ -57,6 +57,10 @@ BROKEN = {
     "shape": lambda final, early, entropy: final.sum(),
     "dtype": lambda final, early, entropy: (final > early).long(),
     "finite": lambda final, early, entropy: entropy.log(),
+    "certain": lambda final, early, entropy: 1 / final,
+    "certain early": lambda final, early, entropy: 1 / early,
+    "unlikely": lambda final, early, entropy: torch.where(final < -20, -torch.inf, final),
+    "no number": lambda final, early, entropy: 0 * final / final,  # the same wherever it is
     "gradient": lambda final, early, entropy: torch.ones((), requires_grad=True) * final,
     "inputs": lambda final, early, entropy: final.clamp_(min=-4.0),
     "rows": lambda final, early, entropy: final - final.mean(),
@@ -68,6 +72,7 @@ BROKEN = {
 }
 LAWS = {"dtype": "shape", "rows": "steps", "past": "steps", "future": "steps", "axes": "steps"}
 LAWS |= {"shapes": "steps", "chance": "steps"}
+LAWS |= dict.fromkeys(("certain", "certain early", "unlikely", "no number"), "finite")
 
 
 @each(name=BROKEN)
@@ -76,6 +81,23 @@ def test_laws_name_what_a_reward_does_wrong(name, make_env):
     assert [*broken_reward_laws(reward)] == [law]
     with pytest.raises(ValueError, match=f"reward must obey the laws of rewards, got {__name__}:.* breaks '{law}'"):
         make_env(reward=reward)
+
+
+def test_laws_are_asked_as_rewards_are_used():
+    """Without the entropy if it is not asked for; on their device; rounding is no dependence on other steps."""
+    for reward, reads in (
+        (lambda final, early, entropy=None: final if entropy is None else final.sum(), False),
+        (lambda final, early, entropy: final + 1e-6 * len(final), True),
+        (lambda *inputs: inputs[0] - inputs[1], True),
+        (lambda final, *others: final, True),
+    ):
+        assert broken_reward_laws(reward) == {} and reads_entropy(reward) is reads
+    with torch.no_grad():
+        assert [*broken_reward_laws(BROKEN["gradient"])] == ["gradient"]
+    seen = []
+    with pytest.raises(ValueError, match="inputs of any shape"):
+        as_reward(lambda final, early, entropy: seen.append(final.device.type) or 1 / 0, device="meta")
+    assert seen == ["meta"]
 
 
 def test_custom_rewards_are_named_checked_and_read_entropy_only_if_they_ask_for_it(make_env):

@@ -12,6 +12,7 @@ from rltok_rl.functional.boundary_rules import (
     entropy_rise,
     entropy_spikes,
     exact_count,
+    released_combined_scores,
     select_exactly,
     spacebyte,
     spacelike,
@@ -53,6 +54,8 @@ def test_spikes_equal_a_loop(lags):
 def test_rises_and_thresholds():
     rises = entropy_rise(torch.tensor([0.1, 2.0, 0.5, 1.4, 1.2, 3.0]))
     torch.testing.assert_close(rises, torch.tensor([-math.inf, 1.9, -1.5, 0.9, -0.2, 1.8]))
+    tenth = torch.tensor([0.0, 0.0, 0.0, 0.1])  # in float32 a little more than a tenth, which nobody rounds
+    assert released_combined_scores(tenth, 0.1)[3] == tenth[3]
     scores = torch.randn(1000, dtype=torch.float64)
     for rate in (0.0, 0.123, 0.2508, 0.5, 1.0):
         assert int((scores > threshold_for_rate(scores, rate)).sum()) == round(1000 * rate)

@@ -588,6 +588,14 @@ def results(function: Callable[..., Any], arguments: dict[str, Any], slopes: boo
     return [*(part.detach() for part in parts), *slopes_found]
 
 
+def narrowest(out: Any, arguments: dict[str, Any]) -> torch.dtype:
+    """The dtype of a result; float64 if its arguments or itself have no floating-point tensors."""
+    given = [x for x in arguments.values() if isinstance(x, Tensor) and x.is_floating_point()]
+    parts = out.values() if isinstance(out, dict) else out if isinstance(out, tuple) else (out,)
+    found = {x.dtype for x in parts if isinstance(x, Tensor) and x.is_floating_point()} if given else {torch.float64}
+    return min(found, key=lambda dtype: dtype.itemsize, default=torch.float64)
+
+
 @each(name=DEFINITIONS)
 def test_a_function_is_its_definition(name):
     function, slopes = FUNCTIONS[name], name not in WITHOUT_GRADIENT
@@ -596,6 +604,7 @@ def test_a_function_is_its_definition(name):
         arguments = drawn(name, number)
         try:
             ours = results(function, arguments, slopes)
+            assert narrowest(function(**arguments), arguments) == torch.float64
         except ValueError as error:  # too few rows to compare, or none to fit on
             assert any(words in str(error) for words in ALLOWED), error
             continue

@@ -68,6 +68,7 @@ def test_any_leading_shape_and_the_wider_precision():
     for narrow, wide in ((base.float(), lags), (base, lags.float())):
         expected = boundary_logits(narrow.double(), wide.double(), boundaries)
         assert torch.equal(boundary_logits(narrow, wide, boundaries), expected)
+        assert torch.equal(lagged_logit(narrow, wide, recent_boundaries(boundaries, 3)), expected)
 
 
 def test_recent_boundaries_by_definition():

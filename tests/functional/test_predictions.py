@@ -9,7 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from rltok_rl.functional.decoding import filter_logits, sample_bytes
-from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob, log_mean_exp, next_byte_log_prob
+from rltok_rl.functional.likelihood import (
+    bits_per_byte,
+    byte_log_prob,
+    byte_log_prob_in_parts,
+    log_mean_exp,
+    next_byte_log_prob,
+)
 from rltok_rl.functional.ngrams import PRIME, ngram_hash, signed
 from rltok_rl.functional.routing import smooth
 from rltok_rl.text import ids_to_bytes, text_to_ids
@@ -26,6 +32,24 @@ def test_byte_log_prob_is_cross_entropy(dtype):
     expected = -F.cross_entropy(wide.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
     torch.testing.assert_close(byte_log_prob(logits, targets), expected)
     assert bits_per_byte(-byte_log_prob(0 * logits, targets).sum(), 21).item() == pytest.approx(8.0)
+
+
+def test_parts_are_computed_again_in_the_backward_pass_alone():
+    """So that only one part's predictions exist at a time; without gradients there is nothing to keep."""
+    states, sizes = torch.randn(2, 5, 3, requires_grad=True), []
+
+    def head(part):
+        sizes.append(len(part))
+        return part
+
+    loss = byte_log_prob_in_parts(head, states, torch.ones(2, 5).long(), 4)
+    assert sizes == [4, 4, 2] and loss.shape == (2, 5)
+    loss.sum().backward()
+    assert sorted(sizes) == [2, 2, 4, 4, 4, 4] and states.grad.any()
+    sizes.clear()
+    with torch.no_grad():
+        byte_log_prob_in_parts(head, states, torch.ones(2, 5).long(), 10)
+    assert sizes == [10]
 
 
 def test_next_byte_is_the_byte_after():
@@ -74,6 +98,21 @@ def test_draws_follow_temperature_and_then_filters(temperature, options):
     expected = filter_logits(LOGITS[0] / temperature, **options).softmax(-1)
     torch.testing.assert_close(frequencies, expected, rtol=0, atol=0.02)
     assert sample_bytes(LOGITS.flip(-1), temperature=0.0).tolist() == [3]
+
+
+def test_draws_at_the_ends_of_the_scales():
+    """The likeliest byte however cold and large, the first of equals at 0, no byte beyond the k-th however hot."""
+    rows = torch.tensor([[1e9, -math.inf, 2e9, 3.0]]).expand(50, 4)
+    for temperature in (0.0, 1e-50, 1e-3):
+        assert (sample_bytes(rows, temperature=temperature) == 2).all()
+    assert (sample_bytes(torch.zeros(50, 4), temperature=0.0) == 0).all()
+    assert set(sample_bytes(LOGITS.expand(200, 4), temperature=1e50, top_k=3).tolist()) == {0, 1, 2}
+    for wrong, shown in ((math.inf, "inf"), (-math.inf, "-inf"), (math.nan, "nan")):
+        logits = torch.zeros(4, 3)
+        logits[2:] = wrong
+        for temperature in (0.0, 1.0):
+            with pytest.raises(ValueError, match=f"a finite maximum, got {shown} in row 2"):
+                sample_bytes(logits, temperature=temperature)
 
 
 def test_draws_are_those_of_their_generator_alone():
@@ -130,6 +169,9 @@ def test_narrow_types_are_smoothed_in_float32():
     narrow = smooth(values.bfloat16(), weights)
     assert narrow.dtype == torch.bfloat16
     torch.testing.assert_close(narrow.float(), smooth(values.bfloat16().float(), weights), rtol=0.01, atol=0.01)
+    for method in ("scan", "loop"):  # and the wider of two types is that of the sum
+        wide = smooth(values.double(), weights, method=method)
+        torch.testing.assert_close(wide, smooth(values.double(), weights.double(), method=method), rtol=0, atol=1e-12)
 
 
 def test_refusals():

@@ -164,9 +164,14 @@ def test_discounted_sums_equal_those_in_plain_torch(dtype, decay, strided, monke
     assert calls == ["scan_part"] and ours.dtype == dtype and ours.shape == x.shape
     graded = reverse_scan(x.clone().requires_grad_(), factors[decay])  # gradients need plain torch
     assert calls == ["scan_part"] and graded.requires_grad
+    if isinstance(factors[decay], Tensor):
+        assert reverse_scan(x, factors[decay].clone().requires_grad_()).requires_grad and calls == ["scan_part"]
+    with torch.no_grad():  # none are kept
+        assert torch.equal(reverse_scan(x.clone().requires_grad_(), factors[decay]), ours)
+    assert calls == ["scan_part"] * 2
     with fused.fused(False):
         torch.testing.assert_close(ours, reverse_scan(x, factors[decay]), rtol=0, atol=ATOL[dtype])
-    assert calls == ["scan_part"]
+    assert calls == ["scan_part"] * 2
 
 
 def test_exponentials_to_the_last_digits():

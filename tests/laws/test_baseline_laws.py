@@ -163,8 +163,17 @@ def test_a_control_variate_does_not_fit_what_is_masked():
         torch.testing.assert_close(control_variate(returns, padded, mask=mask), expected)
 
 
+def test_a_control_variate_expects_nothing_where_no_other_row_is_real():
+    returns, mask = draw(4, 5), torch.tensor([True, False, True, False])[:, None].expand(4, 5)
+    advantages = control_variate(returns, draw(4, 5, 2), mask=mask)  # folds are rows 0, 2 and rows 1, 3
+    assert torch.equal(advantages, returns.masked_fill(~mask, 0.0))
+
+
 def test_collinear_regressors_need_a_ridge():
     returns, regressors = draw(6, 5), draw(6, 5, 2)
+    alike = regressors @ torch.tensor([[1.0, 1.0], [0.0, 1e-3]]).double()  # nearly the same, and no less known
+    expected = control_variate(returns, regressors, ridge=0.0)
+    torch.testing.assert_close(control_variate(returns, alike, ridge=0.0), expected, rtol=1e-6, atol=1e-6)
     # Not all of these constants are numbers of float64: their variance is rounding.
     constants = [torch.full((6, 5, 1), c, dtype=torch.float64) for c in (1.0, 0.1, 7.7, 1e-3, 123.456)]
     for bad in (torch.cat((regressors, regressors[..., :1] * 3), -1), *constants):

@@ -7,6 +7,7 @@ import torch
 
 from rltok_rl.functional.rate import (
     RATE_CONTROLS,
+    control_per_rows,
     controlled_logits,
     hinge_loss,
     logit_pressure,
@@ -113,6 +114,13 @@ def test_a_hinge_is_still_inside_its_band():
     assert hinge_loss(logits, boundaries, 0.204, slack=0.005) == 0
     with pytest.raises(ValueError, match="slack must be at least 0 and finite, got -1"):
         hinge_loss(logits, boundaries, 0.2, slack=-1)
+
+
+def test_a_group_of_rows_asks_no_other_process():
+    logits, boundaries = at_rate(0.3, shape=(4, 10))
+    options = {"control": logit_pressure, "rows_per_mean": 2}
+    alone, among = (control_per_rows(logits, boundaries, 0.2, **options, process_group=g) for g in (None, object()))
+    assert torch.equal(alone, among)
 
 
 def test_straight_through_is_the_decision_in_value_and_the_probability_in_gradient():

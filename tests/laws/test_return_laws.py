@@ -217,3 +217,5 @@ def test_refusals(name):
     ):
         with pytest.raises(error, match=message):
             RETURNS[name](**{"rewards": rewards, "gamma": 0.9, **options})
+    large = torch.full((2, 3), 3e38)  # finite numbers, though their sum is not
+    assert torch.equal(RETURNS[name](large, 0.0), large)

@@ -58,7 +58,10 @@ def test_rows_without_a_flip_are_the_rollout(name, layout, mode):
     flips = LocalFlips(model, gamma=0.9, num_flips=2, span=5, layout=layout)
     drawn, nowhere = rollout["action"].bool() | rollout["forced"], torch.full((3, 2, 5), -1)
     logits = rollout["logits"].double()
+    decode, layouts = model.decode, []
+    model.decode = lambda *a, layout, **options: layouts.append(layout) or decode(*a, layout=layout, **options)
     boundaries, log_probs = flips._run_flipped(rollout, drawn, logits.sigmoid(), rollout["forced"], nowhere)
+    assert layouts == [layout]
     assert torch.equal(boundaries, drawn.unsqueeze(1).expand(3, 2, 23))
     expected = rollout["next", "final_log_prob"].squeeze(-1).unsqueeze(1).expand(3, 2, 23)
     torch.testing.assert_close(log_probs, expected, check_dtype=False, rtol=1e-5, atol=1e-6)
@@ -78,6 +81,44 @@ def test_flips_of_several_rows_are_averaged():
     alone = [judged(slice(row, row + 1)) for row in range(3)]
     torch.testing.assert_close(judged(slice(0, 3)), sum(alone) / 3, rtol=1e-4, atol=1e-6)
     assert all(bool((one != 0).any()) for one in alone)
+
+
+@each(span=[5, 20], price=[0.0, 0.3], asked=[0, 1])
+def test_an_advantage_is_what_the_flip_of_its_decision_costs(span, price, asked):
+    """Without lags no other decision changes: the text is read again with the flips, and rewards are summed one by one.
+
+    Forced decisions are boundaries whatever was ``asked`` for. A chance of 0 is that of a block without a flip.
+    """
+    model = make_model(num_lags=0)
+    rollout = make_rollout(model, num_rows=2, num_steps=15).detach()
+    rollout["action"] = torch.where(rollout["forced"], asked, rollout["action"])
+    picked = torch.tensor([[[2, 8, 14], [4, 5, 11]], [[1, 6, 10], [1, 7, 14]]])
+    chance = torch.rand(2, 2, 3) + 0.1
+    chance[1, 0, 1] = 0.0
+    flips = LocalFlips(model, gamma=0.9, num_flips=2, span=span, price=price)
+    flips._choose = lambda weights: (picked, chance)
+    drawn, last = rollout["action"].bool() | rollout["forced"], rollout["next", "byte"].view(2, 15)[:, -1:]
+    texts = [bytes(row) for row in torch.cat((rollout["byte"].view(2, 15), last), 1).tolist()]
+    env = ByteBoundaryEnv(model, texts, num_steps=15, batch_size=(2,))
+
+    def earned(boundaries: Tensor) -> Tensor:
+        seen = env.parallel_rollout(actions=boundaries.long(), text=texts)["next", "final_log_prob"].detach()
+        return seen.squeeze(-1) - price * boundaries
+
+    expected, probs, kept = torch.zeros(2, 15), rollout["logits"].sigmoid(), earned(drawn)
+    for trial in range(2):
+        flipped = drawn.clone()
+        chosen = [(b, int(picked[b, trial, i]), float(chance[b, trial, i])) for b in range(2) for i in range(3)]
+        for row, t, q in chosen:
+            flipped[row, t] ^= q > 0
+        lost = kept - earned(flipped)
+        for row, t, q in chosen:
+            total = sum(0.9 ** (s - t) * lost[row, s] for s in range(t, min(t + span, 15)))
+            taken = probs[row, t] if drawn[row, t] else 1 - probs[row, t]
+            expected[row, t] += taken / (2 * q) * total if q else 0.0
+    torch.testing.assert_close(flips(rollout)["advantage"].squeeze(-1), expected, rtol=1e-4, atol=1e-5)
+    advantages = LocalFlips(model, gamma=0.9, num_flips=1, span=1)(rollout)["advantage"].squeeze(-1)
+    assert torch.equal(advantages != 0, ~rollout["forced"])  # which are never flipped
 
 
 @each(length=[12, 10, 3])

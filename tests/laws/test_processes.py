@@ -21,6 +21,7 @@ from rltok_rl.functional.baselines import (
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.reduction import loss_mean, masked_mean
 from rltok_rl.objectives import RateLoss
+from rltok_rl.objectives.baseline import RunningMeanBaseline
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 
 from ..forked import CONTEXT
@@ -32,6 +33,8 @@ def statistics(returns, mask, group):
     """Baselines and metrics on the rows of this process."""
     options = {"mask": mask, "process_group": group}
     _, state = running_mean(returns, RunningMean.empty(STEPS), **options)
+    memory = RunningMeanBaseline(STEPS)
+    memory(returns, **options)
     # Regressors that belong to the row, whichever process holds it.
     regressors = torch.stack((returns.sin().roll(1, -1), torch.arange(STEPS).expand_as(returns)), -1)
     log_ratios = returns.clamp(-1, 1)
@@ -39,6 +42,7 @@ def statistics(returns, mask, group):
     return {
         "control_variate": control_variate(returns, regressors, folds=3, **options),
         "running_mean": running_mean(returns, state, **options)[0],
+        "its module": memory(returns, **options),
         **{f.__name__: f(returns, **options) for f in (batch_mean, leave_one_out, z_score, masked_mean)},
         "mean of all steps": masked_mean(returns, process_group=group),
         "effective_sample_size": policy_metrics.effective_sample_size(log_ratios, **options),
@@ -79,6 +83,11 @@ def work(rank: int, folder: str) -> None:
     mine, group = slice(0, 4) if rank == 0 else slice(4, None), dist.group.WORLD  # shards of different size
     alone = leave_one_out(returns[rank : rank + 1], process_group=group)
     results = statistics(returns[mine], mask[mine], group), losses(returns[mine], mask[mine], group), alone
+    graded = returns[mine].clone().requires_grad_()  # what all processes sum carries no gradient
+    for judge in (batch_mean, lambda x, **o: control_variate(x, x.detach().sin().unsqueeze(-1), **o)):
+        (slope,) = torch.autograd.grad(judge(graded, process_group=group).sum(), graded)
+        assert (slope == 1).all()
+    assert not masked_mean(graded, process_group=group).requires_grad
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from rltok_rl.objectives import (
     ZeroCritic,
     make_estimator,
 )
+from rltok_rl.objectives.base import StepLoss
 from rltok_rl.objectives.baseline import RunningMeanBaseline
 from rltok_rl.objectives.estimators import OLD_ESTIMATORS
 from rltok_rl.objectives.rate_loss import CONTROLLERS
@@ -87,8 +89,10 @@ def test_a_losss_mask_is_its_estimators_mask(actor, rollout, masked):
 
 def test_a_mask_that_was_named_must_be_there(rollout):
     for loss in (LanguageModelLoss(), BoundaryReinforceLoss(**LEAVE_ONE_OUT), EntropyBonus()):
-        with pytest.raises(KeyError, match=r"must hold 'mine.valid'"):
+        with pytest.raises(KeyError, match=r"must hold 'mine.valid'.*; it holds \['action', .*'next.done', .*\]"):
             named(loss)(rollout)
+    with pytest.raises(KeyError, match=r"'mine.valid' \(it is the loss's loss_mask_key\); it holds"):
+        named(LanguageModelLoss())(rollout)
     with pytest.raises(TypeError, match="'mine.valid' must be bool, got torch.float32"):
         named(LanguageModelLoss())(rollout.copy().set(MASK, torch.ones(4, 12)))
     with pytest.raises(TypeError, match="'forced' must be bool, got torch.int64"):
@@ -104,6 +108,7 @@ def test_a_step_is_real_if_each_of_torchrls_masks_says_so(rollout):
 
 def test_a_joint_loss_passes_its_mask_and_keys_to_its_terms(rollout, masked):
     joint = named(JointLoss.paper(target_rate=0.3, **OPTIONS))
+    assert joint.loss_mask_key == MASK and len(set(joint.in_keys)) == len(joint.in_keys)
     out = joint(masked)
     torch.testing.assert_close(out["loss_language_model"], -rollout["next", "final_log_prob"][:, :8].mean())
     assert all(value.isfinite() for value in out.values())
@@ -129,6 +134,32 @@ def test_metrics_of_two_terms_are_both_kept(rollout):
     out = joint(rollout)
     assert set(out.keys()) == set(joint.out_keys)
     torch.testing.assert_close(out["entropy"], out["bonus_entropy"])
+
+
+class Third(StepLoss):
+    """A loss by somebody else, whose metrics carry a gradient."""
+
+    @dataclass
+    class _AcceptedKeys:
+        entropy: str = "entropy"
+
+    out_keys = ["loss_third", "entropy", "no_loss_third"]
+
+    def compute(self, tensordict):
+        return dict.fromkeys(self.out_keys, tensordict["entropy"].sum())
+
+
+def test_a_joint_loss_weighs_and_adds_losses_alone(rollout):
+    """Metrics are what they are, without a gradient, and three terms may have one of a name."""
+    policy = BoundaryReinforceLoss(**LEAVE_ONE_OUT)
+    joint = JointLoss({"policy": policy, "bonus": EntropyBonus(), "third": Third()}, {"third": 0.5, "bonus": 0.0})
+    out, entropy = joint(rollout), rollout["entropy"].sum()
+    torch.testing.assert_close(out["loss_third"], 0.5 * entropy)
+    assert out["loss_entropy"] == 0 and {"entropy", "bonus_entropy", "third_entropy"} <= set(out.keys())
+    for name in ("third_entropy", "no_loss_third"):
+        torch.testing.assert_close(out[name], entropy.detach())
+        assert not out[name].requires_grad
+    torch.testing.assert_close(joint.total(out), out["loss_policy"] + 0.5 * entropy)
 
 
 def test_losses_take_entries_as_arguments(actor, rollout):
@@ -261,6 +292,8 @@ def test_options_of_a_recipe_reach_its_terms(rollout):
         estimator = JointLoss.paper(target_rate=0.3, baseline=baseline).terms["policy"]._value_estimator
         advantages = estimator(rollout.detach().copy())["advantage"].squeeze(-1)
         torch.testing.assert_close(advantages, factor * (means - means.mean(0)), rtol=1e-4, atol=1e-5)
+    own = ReturnEstimator(gamma=0.3)
+    assert JointLoss.paper(target_rate=0.3, estimator=own).terms["policy"]._value_estimator is own
     for ends, rows in (("window", 2), ("released", None)):
         joint = JointLoss.released(target_rate=0.3, gamma=0.5, rows_per_mean=2, ends=ends)
         policy, rate = joint.terms["policy"], joint.terms["rate"]
@@ -270,11 +303,17 @@ def test_options_of_a_recipe_reach_its_terms(rollout):
         assert {name: round(float(joint.coefficient(name)), 4) for name in joint.terms} == figures
 
 
-def test_ppo_passes_on_what_it_is_given(actor):
+def test_ppo_passes_on_what_it_is_given(actor, rollout):
     """Options of TorchRL's loss, and the processes, to estimators made by name."""
     group, options = object(), {"normalize_advantage": True, "samples_mc_entropy": 3}
     loss = BoundaryClipPPOLoss(actor, clip_epsilon=(0.1, 0.4), entropy_coeff=0.2, process_group=group, **options)
     assert loss.normalize_advantage and loss.samples_mc_entropy == 3 and float(loss.entropy_coeff) == pytest.approx(0.2)
+    for value in (1, torch.tensor(0.5)):
+        loss.entropy_coeff = BoundaryClipPPOLoss(actor, entropy_coeff=value, delay_actor=False).entropy_coeff
+        assert float(loss.entropy_coeff) == value
+    silent = BoundaryClipPPOLoss(actor, entropy_bonus=False)
+    stored = ReturnEstimator(**OPTIONS)(rollout.detach())
+    assert set(silent(stored).keys()) == set(silent.out_keys) and "loss_entropy" not in silent.out_keys
     assert loss.make_value_estimator("discounted_return", gamma=0.5)._value_estimator.process_group is group
     assert loss.make_value_estimator("discounted_return", process_group=None)._value_estimator.process_group is None
 
@@ -322,6 +361,7 @@ def test_gamma_is_saved_exactly_whatever_the_loss_is_cast_to():
     critic = make_estimator("critic_advantage", gamma=0.9, lmbda=0.8)
     critic.load_state_dict(make_estimator("critic_advantage", gamma=0.7, lmbda=0.6).state_dict())
     assert (critic.gamma, critic.lmbda) == (0.7, 0.6)
+    assert type(ReturnEstimator(gamma=torch.tensor(0.5)).gamma) is float
     with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\], got 2.0"):
         critic.gamma = 2.0
 

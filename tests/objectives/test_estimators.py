@@ -13,6 +13,7 @@ from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from rltok_rl.functional import baselines, policy_gradient, returns
 from rltok_rl.objectives import CriticAdvantage, ReturnEstimator, ZeroCritic, make_estimator
+from rltok_rl.objectives.baseline import RunningMeanBaseline, as_baseline
 
 from ..each import each
 from ..layout import ONE_GRAPH
@@ -99,6 +100,17 @@ def test_is_the_function_it_stands_for(name):
     torch.testing.assert_close(target.transpose(0, 1), out["value_target"])
 
 
+@each(name=[n for n in NAMES if n != "group_mean"])
+def test_rows_may_have_any_leading_dimensions(name):
+    """[2, 2, T] are four rows, and [T] is one, of an estimator that compares none."""
+    td = draw_rollout(known=torch.randn(SHAPE))
+    options = {"regressor_keys": (("next", "early_log_prob"), "known")} if name == "control_variate" else {}
+    expected = make(name, **options)(td.clone())["advantage"]
+    torch.testing.assert_close(make(name, **options)(td.view(2, 2, 12))["advantage"].view(4, 12, 1), expected)
+    if name in ("discounted_return", "running_mean", "critic_advantage", "vtrace_return"):
+        torch.testing.assert_close(make(name)(td[1])["advantage"], expected[1])
+
+
 @each(name=NAMES, key=["auto", ("mine", "valid")])
 def test_masked_steps_do_not_count(name, key):
     """Row 3 is padding as a whole, row 2 from step 5 on; NaN stands there."""
@@ -129,7 +141,10 @@ def test_advantages_are_on_the_device_of_the_rollout(name):
 def test_gradients_reach_rewards_on_request_alone(name, differentiable):
     td = draw_rollout()
     td["next", "reward"] = td["next", "reward"].requires_grad_()
-    assert make(name, differentiable=differentiable)(td)["advantage"].requires_grad is differentiable
+    assert make(name, differentiable=differentiable)(td.copy())["advantage"].requires_grad is differentiable
+    with torch.no_grad():
+        estimator = make(name, differentiable=differentiable)
+        assert not estimator.value_estimate(td).requires_grad and not estimator(td)["advantage"].requires_grad
 
 
 @ONE_GRAPH
@@ -206,8 +221,9 @@ def test_in_keys_are_the_entries_that_an_estimator_reads():
     for name, options, keys in (
         ("discounted_return", critic, rewards),
         ("discounted_return", {**critic, "subtract_value": True}, [*rewards, "known"]),
+        ("discounted_return", {"value_network": ZeroCritic(rewards[1:]), "subtract_value": True}, rewards),
         ("control_variate", {}, [*rewards, ("next", "early_log_prob")]),
-        ("control_variate", {"regressor_keys": ("known",)}, [*rewards, "known"]),
+        ("control_variate", {"regressor_keys": ["known"]}, [*rewards, "known"]),
         ("critic_advantage", critic, critical),
         ("vtrace_return", {**critic, "actor_network": Knowing()}, [*critical, "action", "action_log_prob"]),
     ):
@@ -215,6 +231,35 @@ def test_in_keys_are_the_entries_that_an_estimator_reads():
         assert estimator.in_keys == keys, name
         whole, selected = (estimator(x)["advantage"] for x in (td.copy(), td.select(*keys)))
         assert torch.equal(whole, selected), name
+    stored = make_estimator("critic_advantage", gamma=0.9)  # no critic: its values
+    assert stored.in_keys == [*critical[:3], "state_value", ("next", "state_value")]
+
+
+def test_an_estimator_owns_its_critic_and_baseline_alone(model):
+    """The actor and the model belong to the loss and to the caller, who would train and save them twice."""
+    actor = LearnedBoundaryActor(model)
+    for estimator in (
+        make_estimator("vtrace_return", gamma=0.9, actor_network=actor),
+        make_estimator("local_flips", gamma=0.9, model=model),
+    ):
+        assert not [*estimator.parameters()] and not any("weight" in key for key in estimator.state_dict())
+    assert estimator.train(False).model.training  # nor does a mode of the estimator reach it
+
+
+def test_a_baseline_that_is_a_class_has_the_options_of_its_partial():
+    made = as_baseline(partial(RunningMeanBaseline, num_steps=3, decay=0.5))
+    assert isinstance(made, RunningMeanBaseline) and made.decay == 0.5 and made.total.shape == made.count.shape == (3,)
+    assert as_baseline(partial(RunningMeanBaseline, num_steps=3)) is not made
+    options = {"group_size": 2}
+    for grouped in (partial(baselines.group_mean, **options), lambda x, **o: baselines.group_mean(x, **options, **o)):
+        advantages = as_baseline(grouped)(torch.tensor([[1.0], [3.0]]), mask=None, process_group=None)
+        assert advantages.tolist() == [[-2.0], [2.0]]
+    with pytest.raises(ValueError, match="rows_per_mean must be None with group_mean, which has its own groups, got 2"):
+        as_baseline(partial(baselines.group_mean, **options), rows_per_mean=2)
+    with pytest.raises(ValueError, match="rows_per_mean must be None with Seen, which has a memory of all rows, got 2"):
+        as_baseline(Seen(), rows_per_mean=2)
+    with pytest.raises(ValueError, match="rows_per_mean must be an integer of at least 1, got 0"):
+        as_baseline("batch_mean", rows_per_mean=0)
 
 
 @each(baseline=["batch_mean", "leave_one_out", "z_score", "group_mean"], rows_per_mean=[None, 2])
@@ -284,6 +329,10 @@ def test_a_subtracted_value_is_that_of_the_loss_and_targets_carry_no_gradient():
     out = estimator(td.copy(), params=params, target_params=params.apply(lambda p: 5 * p))
     expected = out["value_target"] - 3 * critic.module(td["known"]).detach()
     torch.testing.assert_close(out["advantage"], expected)
+    guessed, estimator = td.copy().set("guess", torch.randn(SHAPE)), ReturnEstimator(gamma=0.9, subtract_value=True)
+    estimator.set_keys(value="guess")  # stored under another key, and without a critic
+    expected = out["value_target"].squeeze(-1) - guessed["guess"]
+    torch.testing.assert_close(estimator(guessed)["advantage"].squeeze(-1), expected)
     td["next", "reward"] = td["next", "reward"].requires_grad_()
     for differentiable in (False, True):
         estimator = ReturnEstimator(gamma=0.9, differentiable=differentiable)
@@ -304,6 +353,15 @@ def test_all_options_of_an_estimator_are_in_its_state():
     assert (estimator.baseline.count == 4 * 0.9 + 4).all()
     other = ReturnEstimator(gamma=0.5, baseline="running_mean", num_steps=12)
     other.load_state_dict(estimator.state_dict())
+    restored = estimator.state_dict()
+    old = {key.removeprefix("baseline."): value for key, value in restored.items()}  # the memory was the estimator's
+    third = ReturnEstimator(gamma=0.5, baseline="running_mean", num_steps=12)
+    third.load_state_dict(old)
+    assert len(old) == 3 and torch.equal(third.baseline.total, estimator.baseline.total) and third.gamma == 0.9
+    assert torch.equal(third.baseline.count, estimator.baseline.count)
+    nested, inside = torch.nn.ModuleDict({"e": other}), {f"e.{key}": value for key, value in old.items()}
+    nested.load_state_dict(inside)
+    assert torch.equal(other.baseline.total, estimator.baseline.total)
     assert torch.equal(other(td.clone())["advantage"], estimator(td.clone())["advantage"])
 
 
@@ -412,6 +470,11 @@ def test_refusals():
         (lambda: make_estimator("z_score"), ValueError, "'z_score'; write 'discounted_return' with baseline='z_score'"),
         (lambda: make_estimator("loo"), ValueError, r"name must be one of .* got 'loo'"),
         (lambda: make_estimator("critic_advantage", lmbda=-1), ValueError, r"lmbda must lie in \[0, 1\], got -1"),
+        (
+            lambda: make_estimator("critic_advantage", lmbda=torch.ones(2)),
+            ValueError,
+            r"lmbda must be one number, got a tensor of shape \[2\]",
+        ),
         (lambda: ReturnEstimator(gamma=1.1), ValueError, r"gamma must lie in \[0, 1\], got 1.1"),
         (
             lambda: returned(baseline="running_mean", num_steps=8)()(td),

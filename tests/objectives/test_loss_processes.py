@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from rltok_rl.agents import LearnedBoundaryActor
 
-from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, RateLoss
+from rltok_rl.objectives import BoundaryClipPPOLoss, EntropyBonus, JointLoss, RateLoss, SecondLevelLoss
 
 from ..forked import CONTEXT
 from .conftest import make_model, make_rollout
@@ -37,8 +37,13 @@ def gradients(rows: slice, group) -> dict[str, torch.Tensor]:
     rates = torch.tensor([0.2, 0.2, 0.5, 0.5, 0.2, 0.1])
     rated = rollout.clone().set("target_rate", rates[rows, None, None].expand(-1, 12, 1).clone())
     alone = JointLoss({"rate": RateLoss(0.3, process_group=group)})
+    second = JointLoss({"second_level": SecondLevelLoss(0.3, process_group=group)})
+    routed = rollout.clone()
+    routed["next", "second_probability"] = rollout["logits"].sigmoid()
+    routed["next", "second_boundary"] = rollout["action"].bool() & (rollout["position"].squeeze(-1) % 3 > 0)
     found: dict[str, torch.Tensor] = {}
-    for name, loss, given in (("joint", joint, rollout), ("rates", alone, rated), ("ppo", ppo, stored)):
+    cases = {"joint": (joint, rollout), "rates": (alone, rated), "second": (second, routed), "ppo": (ppo, stored)}
+    for name, (loss, given) in cases.items():
         out = loss(given)
         total = sum(value for key, value in out.items() if key.startswith("loss_"))
         grads = torch.autograd.grad(total, list(model.parameters()), materialize_grads=True, retain_graph=True)

@@ -83,6 +83,7 @@ def test_the_rollout_is_unchanged_and_the_keys_are_right(name, model, rollout):
     out = loss(td)
     assert set(td.keys(True, True)) == keys and (td == values).all()
     assert set(out.keys()) == set(loss.out_keys) and out.batch_size == ()
+    assert len(set(loss.in_keys)) == len(loss.in_keys) and loss.functional is False
     assert all(key in td.keys(True) for key in loss.in_keys if key != ("next", "terminated"))
     for key, value in out.items():
         assert value.isfinite().all() and value.requires_grad is key.startswith("loss_"), key
@@ -277,6 +278,9 @@ def test_ppo_with_a_critic(model, rollout):
     out["loss_critic"].backward()
     assert critic.module[-1].weight.grad.abs().max() > 0
     judged = loss.value_estimator(stored.copy())
+    values = critic(judged.copy())["state_value"]
+    errors = torch.nn.functional.smooth_l1_loss(values, judged["value_target"], reduction="none")
+    torch.testing.assert_close(loss(judged)["loss_critic"].detach(), 0.5 * errors.squeeze(-1)[~stored["forced"]].mean())
     changed = judged.copy()
     changed["value_target"] = torch.where(judged["forced"].unsqueeze(-1), 99.0, judged["value_target"])
     assert torch.equal(loss(changed)["loss_critic"], loss(judged)["loss_critic"]), "forced decisions do not count"
@@ -317,12 +321,15 @@ def test_normalised_advantages_have_no_mean_no_scale_and_no_forced_decisions(mod
     for changed in (advantages.masked_fill(stored["forced"].unsqueeze(-1), 1e3), 3 * advantages + 5):
         stored["advantage"] = changed
         torch.testing.assert_close(loss(stored)["loss_objective"], expected)
+    stored["advantage"] = torch.full((4, 12, 1), 2.0)
+    assert loss(stored)["loss_objective"] == 0  # equal ones have no scale
 
 
 def test_coefficients_are_scheduled_in_place(rollout):
     joint = JointLoss.paper(target_rate=0.25)
-    before = joint(rollout)["loss_policy"]
+    before, buffer = joint(rollout)["loss_policy"], joint.coeff_policy
     joint.coeff_policy = 0.05
+    assert joint.coeff_policy is buffer
     torch.testing.assert_close(joint(rollout)["loss_policy"], before * 5)
     assert joint.state_dict()["coeff_policy"] == pytest.approx(0.05)
     joint.coeff_policy = 0  # a whole number too
@@ -345,6 +352,34 @@ class Scored:
 
     def entropy(self):
         return self.stored["new_entropy"]
+
+
+class Columns(Scored):
+    """The same with a last dimension of one."""
+
+    def log_prob(self, action):
+        return super().log_prob(action).unsqueeze(-1)
+
+    def entropy(self):
+        return super().entropy().unsqueeze(-1)
+
+
+@each(masked=[False, True])
+def test_an_actor_may_score_decisions_as_columns(masked):
+    after = {"reward": torch.randn(4, 6, 1), "done": torch.zeros(4, 6, 1, dtype=torch.bool)}
+    td = decisions(masked, done=after["done"], next=TensorDict(after, [4, 6]))
+    for name in ("off-policy", "V-trace", "PPO"):
+        td = td.exclude("advantage") if name == "V-trace" else td.set("advantage", torch.arange(24.0).view(4, 6))
+        found = []
+        for actor in (Scored(), Columns()):
+            if name == "PPO":
+                loss = BoundaryClipPPOLoss(actor, entropy_coeff=1)  # a whole number
+            elif name == "V-trace":
+                loss = BoundaryReinforceLoss("vtrace_return", gamma=0.9, actor=actor)
+            else:
+                loss = BoundaryReinforceLoss(actor=actor, off_policy=True)
+            found.append(loss(td))
+        assert_same(*found, rtol=0, atol=0)
 
 
 def decisions(masked: bool, **entries):
@@ -632,6 +667,7 @@ def test_refusals(model, rollout):
         (lambda: JointLoss({}), ValueError, r"terms of the loss, \[\], got \[\]"),
         (lambda: JointLoss({"a": language()}, {"b": 1.0}), ValueError, r"terms of the loss, \['a'\], got \['b'\]"),
         (lambda: JointLoss({"a": language()}, {"a": math.nan}), ValueError, r"finite numbers, got \{'a': nan\}"),
+        (lambda: JointLoss({"a": language()}, {"a": -math.inf}), ValueError, r"finite numbers, got \{'a': -inf\}"),
         (lambda: JointLoss({"a": language(), "b": language()}), ValueError, "two terms write .*; the second is 'b'"),
         (lambda: JointLoss({"a b": language()}), ValueError, r"names that are identifiers, got \['a b'\]"),
         (lambda: language()(rollout.exclude("next")), KeyError, "must hold 'next.final_log_prob'; it holds"),

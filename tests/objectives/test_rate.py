@@ -56,6 +56,10 @@ def test_a_gain_of_0_is_no_gain(control):
     loss = RateLoss(0.3, control=control, proportional=2.0, integral=0.0)
     for _ in range(3):
         torch.testing.assert_close(loss(td)["push"], 2.0 * error)
+    loss, fixed = (RateLoss(0.3, control=control, proportional=0.0, integral=0.5) for _ in range(2))
+    first, second, still = loss(td), loss(td), fixed.eval()(td)
+    pushes = torch.stack([out["push"] for out in (first, second, still)])  # of one call each, also later on
+    torch.testing.assert_close(pushes, torch.tensor([0.01, 0.02, 0.0]))
     loss = RateLoss(0.3, control=control, proportional=0.0, integral=0.5)
     torch.testing.assert_close(loss(td)["push"], torch.tensor(0.02 * 0.5))
 
@@ -110,7 +114,7 @@ def test_refusals():
     for call, error, words in (
         *(
             (lambda t=target: RateLoss(t), ValueError, f"target must lie strictly between 0 and 1, got {target}")
-            for target in (0.0, 1, -0.1)
+            for target in (0.0, 1, -0.1, float("nan"))
         ),
         (lambda: RateLoss(0.2, control="pid"), ValueError, r"one of \['logit_pressure', .*'price'\], got 'pid'"),
         (
@@ -118,6 +122,7 @@ def test_refusals():
             ValueError,
             r"ends must be one of \['excluded', 'released', 'window'\], got 'all'",
         ),
+        (lambda: RateLoss(0.2, rows_per_mean=0), ValueError, "rows_per_mean must be an integer of at least 1, got 0"),
         (lambda: RateLoss(0.2, reduction="none"), ValueError, "reduction must be 'mean'"),
         (lambda: RateLoss(0.2)(td.exclude("logits")), KeyError, "must hold 'logits'"),
         *((lambda c=c: slope(td, control=c), ValueError, f"if each text .*got '{c}'") for c in ONE_TARGET),

@@ -26,6 +26,7 @@ ROUTING = {"second_level": "routing", "num_token_layers": 2}
 def test_the_loss_is_published_and_reads_real_tokens_alone(real):
     """N/(N - 1) ((N - 1) F G + (1 - F)(1 - G)) over tokens."""
     rollout = make_rollout(make_model(**ROUTING))
+    rollout["action"] = rollout["action"].masked_fill(rollout["forced"], 0)  # tokens, whatever was asked for
     mask = torch.arange(12).expand(4, 12) < real
     tokens = (rollout["action"].bool() | rollout["forced"]) & mask
     probs = rollout["next", "second_probability"]

@@ -48,6 +48,7 @@ def test_every_segmenter_trains_the_model(name, byte_ids):
     torch.testing.assert_close(out.losses["loss_language_model"], nats)
     torch.testing.assert_close(out.figures["bits_per_byte"], nats.detach() / math.log(2))
     torch.testing.assert_close(out.total, sum(out.losses.values()))
+    assert float(out.figures["rate"]) == pytest.approx(out.output.segments.boundaries.double().mean().item())
 
 
 @each(case=[("gumbel", "binomial"), ("hnet", "ratio"), ("entropy-spike", "spikes")])
@@ -211,10 +212,15 @@ def test_a_segmenters_own_loss_is_reduced_over_real_steps(masked, reduction):
     real = td["collector", "mask"] if masked else torch.ones(3, 5, dtype=torch.bool)
     values = td["segmenter_ratio"].where(real, 0.0)
     expected = {"mean": values.sum() / real.sum(), "sum": values.sum(), "none": values}[reduction]
-    torch.testing.assert_close(SegmenterLoss("ratio", reduction=reduction)(td)["loss_ratio"], expected)
+    loss = SegmenterLoss("ratio", reduction=reduction)
+    torch.testing.assert_close(loss(td)["loss_ratio"], expected)
+    loss.set_keys(segmenter_loss=("deep", "own"))
+    td["deep", "own"] = 2 * td["segmenter_ratio"]
+    torch.testing.assert_close(loss(td)["loss_ratio"], 2 * expected)
 
 
 def test_a_text_without_a_next_byte_is_refused():
     model = UNet(preset("tiny"))
-    with pytest.raises(ValueError, match=r"byte_ids must have shape \[B, T \+ 1 >= 2\], got \[2, 1\]"):
-        segmented_losses(model, make_segmenter("uniform", model), torch.zeros(2, 1, dtype=torch.int64))
+    for shape, shown in (((2, 1), r"\[2, 1\]"), ((5,), r"\[5\]"), ((1, 2, 3), r"\[1, 2, 3\]")):
+        with pytest.raises(ValueError, match=rf"byte_ids must have shape \[B, T \+ 1 >= 2\], got {shown}"):
+            segmented_losses(model, make_segmenter("uniform", model), torch.zeros(shape, dtype=torch.int64))

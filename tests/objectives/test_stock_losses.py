@@ -9,6 +9,7 @@ import pytest
 import torch
 from rltok_rl.agents import BoundaryCritic, LearnedBoundaryActor
 from torchrl.objectives import A2CLoss, ClipPPOLoss, ReinforceLoss, ValueEstimators
+from torchrl.objectives.value import GAE
 
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import (
@@ -127,6 +128,22 @@ def test_torchrl_estimators_in_our_losses(kind, model):
     for loss in (BoundaryClipPPOLoss(actor), BoundaryReinforceLoss(actor=actor)):
         with pytest.raises(KeyError, match="must hold 'state_value', or .* a value_network that makes it"):
             gradient(loss, rollout)
+
+
+def test_stored_values_are_those_of_the_estimators_key(model):
+    rollout, actor = make_rollout(model).detach(), LearnedBoundaryActor(model)
+    found = []
+    for key in ("state_value", "guess"):
+        estimator = GAE(gamma=0.9, lmbda=0.8, value_network=None)
+        estimator.set_keys(value=key)
+        loss = BoundaryReinforceLoss(estimator, actor=actor)
+        with pytest.raises(KeyError, match=f"must hold '{key}', or GAE a value_network"):
+            loss(rollout)
+        valued = rollout.copy()
+        valued[key] = torch.linspace(0, 1, 48).view(4, 12, 1)
+        valued["next", key] = torch.linspace(1, 0, 48).view(4, 12, 1)
+        found.append(loss(valued)["loss_policy"])
+    assert torch.equal(*found)
 
 
 @each(name=["GAE", "gae", "TDLambda", "VTrace"])

@@ -202,6 +202,9 @@ def test_the_value_after_a_step_may_have_parameters_of_its_own():
         torch.testing.assert_close(ours, expected)
         target = estimator.value_estimate(td, target_params=target_params).squeeze(-1)
         torch.testing.assert_close(target, value + expected)
+    ours = estimator(td.copy(), params=params.apply(lambda p: 3 * p))["advantage"].squeeze(-1)  # before and after
+    expected = returns.generalized_advantage(reward, 3 * value, 3 * ahead, 0.9, 0.8, done=done)
+    torch.testing.assert_close(ours, expected)
 
 
 def test_in_keys_are_the_entries_that_an_estimator_reads():

@@ -669,6 +669,11 @@ def test_refusals(model, rollout):
         (lambda: JointLoss({"a": language()}, {"a": math.nan}), ValueError, r"finite numbers, got \{'a': nan\}"),
         (lambda: JointLoss({"a": language()}, {"a": -math.inf}), ValueError, r"finite numbers, got \{'a': -inf\}"),
         (lambda: JointLoss({"a": language(), "b": language()}), ValueError, "two terms write .*; the second is 'b'"),
+        (
+            lambda: JointLoss({"bonus": EntropyBonus(), "ppo": BoundaryClipPPOLoss(actor)}),
+            ValueError,
+            "two terms write 'loss_entropy'; the second is 'ppo'",
+        ),
         (lambda: JointLoss({"a b": language()}), ValueError, r"names that are identifiers, got \['a b'\]"),
         (lambda: language()(rollout.exclude("next")), KeyError, "must hold 'next.final_log_prob'; it holds"),
         (lambda: again.get_dist(stored[:, 3:]), ValueError, "first byte of a text, got position 3 in row 0"),

@@ -190,6 +190,12 @@ def test_alarms_go_off_once_until_recovery():
     assert "vanished" in alarms.check({"rate": 0.01}, 8)[0]
     with pytest.raises(TrainingFailed, match="loss is nan at update 9"):
         alarms.check({"loss": math.nan}, 9)
+    for values in [bad, bad, good] * 2:  # counts begin anew with every recovery
+        assert alarms.check(values, 10) == []
+    assert [len(alarms.check(bad, n)) for n in range(11, 16)] == [0, 0, 2, 0, 0]
+    state = alarms.state_dict()
+    alarms.check(good, 16)
+    assert set(state.values()) == {0, 5}, "a state does not change with its alarms"
 
 
 def test_alarms_begin_beyond_their_bounds():
@@ -207,6 +213,11 @@ def test_alarms_begin_beyond_their_bounds():
     for least, entropy, wrong in ((1e-3, 9e-4, 1), (1e-3, 1.1e-3, 0), (0.5, 0.4, 1), (0.5, 0.5, 0)):
         warnings = Alarms(patience=1, least_entropy=least).check({"entropy": entropy}, 1)
         assert len(warnings) == wrong
+    for target, rate in ((None, 0.01), (None, 0.95), (0.4, 0.1), (0.4, 0.95), (0.2, 0.05)):
+        assert Alarms(target_rate=target, patience=1).check({"rate": rate}, 1) == []
+    default, values = Alarms(), {"rate": 0.5, "entropy": 9e-4}
+    assert [n for n in range(1, 120) if default.check(values, n)] == [50]
+    assert [n for n in range(1, 60) if Alarms(patience=1).check({**values, "entropy": 1.1e-3}, n)] == []
     first, second = Alarms(patience=3), Alarms(patience=3)
     assert [len(first.check({"rate": 0.99}, n)) for n in (1, 2)] == [0, 0]
     second.load_state_dict(first.state_dict())
@@ -312,7 +323,7 @@ def test_a_part_that_does_not_fit_is_named_in_one_sentence(name, trained_once):
     change(state)
     with pytest.raises(ValueError, match=words) as refused:
         trained_once.load_state_dict(state)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 2200
 
 
 def test_groups_of_a_state_have_all_options():
@@ -361,6 +372,15 @@ def test_every_option_reaches_the_optimizer():
             for name, p in model.named_parameters():
                 spared = decayed == "matrices" and (p.dim() < 2 or name == "embedding.weight")
                 assert decays[id(p)] == (0.0 if spared else 0.7), name
+
+
+def test_stages_learn_at_their_own_rate():
+    """Their factors last beyond the first update, whose rate the optimizer was made with."""
+    trainer = make(lr=0.3, lr_floor=0.0, stage_factors=(2.0, 0.5))
+    for lr in [update["lr"] for update in metrics_of(trainer, 1)] + [trainer.update()["lr"]]:
+        assert 0 < lr <= 0.3
+    groups = trainer.optimizer.param_groups
+    assert [group["lr"] / lr for group in groups] == pytest.approx([2.0, 0.5, 2.0, 0.5]) and lr < 0.3
 
 
 def test_the_length_of_a_run_is_foreseen():
@@ -470,6 +490,8 @@ REFUSALS = [
     (lambda: LoopOptions(total_bytes=9, lr_at="mid"), r"lr_at must be one of \['end', 'start'\], got 'mid'"),
     (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0,)), "stage_factors must be two or three positive numbers"),
     (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0, 0.0)), "stage_factors must be two or three positive"),
+    (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0,) * 4), "stage_factors must be two or three positive"),
+    (lambda: LoopOptions(total_bytes=9, betas=(-0.1, 0.9)), r"betas must lie in \[0, 1\), got -0.1"),
     (lambda: make(policy_epochs=2), "policy_epochs=2 needs a term 'policy' that weighs decisions"),
     (lambda: make().step.accumulate(0), "micro_batches must be an integer of at least 1, got 0"),
 ]

@@ -78,12 +78,17 @@ def test_states_come_back_to_the_last_bit(tmp_path):
 
 
 def test_newest_two_are_kept(tmp_path):
+    assert load_checkpoint(save_checkpoint(tmp_path, 0, {})) == (0, {})
     for update in (5, 10, 100):
         save_checkpoint(tmp_path, update, {"update": update})
     assert [p.name for p in list_checkpoints(tmp_path)] == ["update-00000010", "update-00000100"]
     assert load_checkpoint(tmp_path) == (100, {"update": 100})
     save_checkpoint(tmp_path, 100, {"update": "again"})
     assert load_checkpoint(tmp_path)[1] == {"update": "again"}
+    assert json.loads((tmp_path / "update-00000100" / "manifest.json").read_text())["files"] == {}
+    for update in (100, 110):
+        save_checkpoint(tmp_path, update, {"update": update})
+    assert [load_checkpoint(path)[1] for path in list_checkpoints(tmp_path)] == [{"update": 100}, {"update": 110}]
 
 
 @each(
@@ -102,6 +107,11 @@ def test_damage_is_named_and_the_previous_checkpoint_offered(tmp_path, file, spo
     altered_sum = file == "manifest.json" and spoil and len(spoil(content)) == len(content)  # its file is blamed
     assert (file in str(caught.value) or altered_sum) and str(good) in str(caught.value)
     assert caught.value.previous == good and load_checkpoint(good)[0] == 1
+    assert f"; remove {path.parent} to resume without it; {good} is older and intact" in str(caught.value)
+    shutil.rmtree(good)
+    with pytest.raises(CheckpointError, match="; there is no older one$") as caught:
+        load_checkpoint(tmp_path)
+    assert "remove" not in str(caught.value)
 
 
 def test_the_newest_intact_checkpoint_is_offered(tmp_path):
@@ -189,6 +199,10 @@ def test_other_files_are_recorded_and_other_formats_refused(tmp_path):
     outside = {**manifest, "files": {"../log": {"bytes": 0, "sha256": ""}}}  # resuming would cut it
     (path / "manifest.json").write_text(json.dumps(outside))
     assert "cannot be read" in find_damage(path)
+    (tmp_path / "folder").mkdir()
+    inside = {**manifest, "files": {"folder": {"bytes": 0, "sha256": ""}}}
+    (path / "manifest.json").write_text(json.dumps(inside))
+    assert "cannot be read" in find_damage(path)
     (path / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
     with pytest.raises(ValueError, match="manifest.json must have a format of at most 1, got 2: a later version"):
         load_checkpoint(folder)
@@ -211,8 +225,9 @@ def test_full_disk_leaves_the_older_checkpoint(tmp_path, monkeypatch):
 def test_misuse_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         load_checkpoint(tmp_path)
-    with pytest.raises(TypeError, match=r"state\['a'\]\[1\] must be made of tensors, .* got set"):
-        save_checkpoint(tmp_path, 1, {"a": [0, {1}]})
+    for wrong, kind in (({1}, "set"), (np.float64(1.0), "float64"), (signal.SIGINT, "Signals")):  # numbers of others
+        with pytest.raises(TypeError, match=rf"state\['a'\]\[1\] must be made of tensors, .* got {kind}"):
+            save_checkpoint(tmp_path, 1, {"a": [0, wrong]})
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="could not be written"):
         save_checkpoint(tmp_path / "file", 1, {})
@@ -220,12 +235,17 @@ def test_misuse_is_refused(tmp_path):
 
 def test_checkpoint_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     """A kill does not show it, a power cut would: files are flushed before the rename, the folder's entries after."""
-    final = tmp_path / "update-00000001"
+    folder, log = tmp_path / "checkpoints", tmp_path / "log"
+    final = folder / "update-00000001"
+    log.write_text("one\n")
     flushed = set()  # (inode, whether the checkpoint had its name by then)
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.add((os.fstat(handle).st_ino, final.exists())))
-    assert save_checkpoint(tmp_path, 1, varied()) == final
-    assert {(path.stat().st_ino, False) for path in (final, *final.iterdir())} <= flushed
-    assert (tmp_path.stat().st_ino, True) in flushed
+    assert save_checkpoint(folder, 1, varied(), files=("log",)) == final
+    assert {(path.stat().st_ino, False) for path in (final, *final.iterdir(), log, tmp_path)} <= flushed
+    assert (folder.stat().st_ino, True) in flushed
+    flushed.clear()
+    save_checkpoint(folder, 1, {})  # the one before it loses its name, on disk, before its files go
+    assert (folder.stat().st_ino, False) in flushed
 
 
 def test_replaced_file_is_on_disk_before_and_after_it_has_its_name(tmp_path, monkeypatch):

@@ -125,6 +125,9 @@ def test_other_ranks_leave_the_message_to_rank_0(monkeypatch):
         with pytest.raises(SystemExit) as exit_info:
             train.main()
         assert str(exit_info.value.code).startswith(str(status)) and len(slept) == waits
+    monkeypatch.delenv("RANK")
+    distributed.wait_for_main_error()
+    assert distributed.is_main_rank() and slept == [], "alone, nobody has to wait"
 
 
 COMPLETE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "0", "MASTER_PORT": "0"}
@@ -133,7 +136,7 @@ COMPLETE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "0
 def test_incomplete_or_wrong_environments_are_refused(monkeypatch):
     for name in COMPLETE:
         monkeypatch.delenv(name, raising=False)
-    assert init_processes().group is None
+    assert init_processes().group is None and init_processes("meta").device == torch.device("meta")
     for variables, device, message in (
         (
             {"WORLD_SIZE": "2", "RANK": "0"},
@@ -145,6 +148,7 @@ def test_incomplete_or_wrong_environments_are_refused(monkeypatch):
             ({**COMPLETE, "RANK": value}, "cpu", f"RANK must be an integer of at least 0, got '{value}'")
             for value in ("two", "-1")
         ),
+        ({**COMPLETE, "LOCAL_RANK": "x"}, "cpu", "LOCAL_RANK must be an integer of at least 0, got 'x'"),
         ({**COMPLETE, "LOCAL_RANK": "9999"}, "cuda", "--nproc-per-node must be at most|no CUDA"),
     ):
         for name, value in variables.items():
@@ -152,7 +156,7 @@ def test_incomplete_or_wrong_environments_are_refused(monkeypatch):
         with pytest.raises(RuntimeError, match=message):
             init_processes(device)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert init_processes().group is None
+    assert init_processes().group is None and init_processes("meta").device == torch.device("meta")
 
 
 def test_earlier_attempt_leaves_nothing_behind():
@@ -169,6 +173,13 @@ def test_earlier_attempt_leaves_nothing_behind():
         assert {one.get("name") for one in stores} == {str(number).encode()}
         attempts.append(stores)
     assert attempts[0][1].get("name") == b"0"  # the second attempt does not write into the store of the first
+    for key, value in (("hello 2", "gone"), ("answer gone", "old")):
+        store.set(key, value)
+    soon = timedelta(milliseconds=50)
+    with pytest.raises(RuntimeError, match=r"processes \[1, 2\] of 3 did not come within 0:00:00.05"):
+        fresh_store(store, 0, 3, soon)
+    with pytest.raises(RuntimeError, match="[Tt]imeout"):
+        fresh_store(dist.HashStore(), 1, 2, soon)
 
 
 def test_ranks_meet_outside_collectives(monkeypatch):
@@ -209,7 +220,8 @@ def test_gpus_have_a_backend_for_tensors_on_the_cpu(monkeypatch):
     for name, value in COMPLETE.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(dist, "rendezvous", lambda url: iter([(store, 0, 2)]))
     waited: list[tuple] = []
     monkeypatch.setattr(distributed, "fresh_store", lambda store, *rest: waited.append(rest) or store)
@@ -220,6 +232,13 @@ def test_gpus_have_a_backend_for_tensors_on_the_cpu(monkeypatch):
         soon = timedelta(seconds=7)
         assert init_processes(device, timeout=soon, hang_seconds=3.0).hang_seconds == 3.0
         assert asked["timeout"] == waited[-1][-1] == soon
+        assert (asked["rank"], asked["world_size"]) == waited[-1][:2] == (0, 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")  # of rank 0, as on a machine that torchrun has numbered in another order
+    assert init_processes("cuda").device == chosen[-1] == torch.device("cuda", 1)
+    assert init_processes("cpu").device == torch.device("cpu") and len(chosen) == 3
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(RuntimeError, match="must be at most 2 here, got LOCAL_RANK=2"):
+        init_processes("cuda")
 
 
 def test_only_ranks_that_lost_another_wait_for_its_error(monkeypatch):

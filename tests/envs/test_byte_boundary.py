@@ -46,6 +46,26 @@ def test_specs(make_env, model):
     assert all(bool(rollout["logits"].isfinite().all()) for rollout in rollouts)
 
 
+def test_specs_have_the_ranges_of_the_docstring():
+    fields = {"begin_of_text": True, "num_special": 2, "num_lags": 3, "rate_embedding": True, "width": 16}
+    model = UNet(preset("tiny", second_level="routing", num_token_layers=2, **fields))
+    options = {"observe_entropy": True, "reference": "never"}
+    env = ByteBoundaryEnv(model, "some text", num_steps=5, batch_size=(2,), **options)
+    spec = env.observation_spec
+    assert [spec[name].space.n for name in ("byte", "forced", "second_boundary")] == [258, 2, 2]
+    for name, most in (("recent", 1), ("position", 5), ("target_rate", 1)):
+        assert (spec[name].space.low == 0).all() and (spec[name].space.high == most).all(), name
+    assert {name: [*spec[name].shape[1:]] for name in spec.keys() if spec[name].shape != (2, 1)} == {
+        **dict.fromkeys(("byte", "forced", "second_boundary"), []),
+        **{"recent": [3], "encoder_state": [16]},
+    }
+    dtypes = {"byte": torch.int64, "recent": torch.int8, "position": torch.int64}
+    dtypes |= dict.fromkeys(("forced", "second_boundary"), torch.bool)
+    assert all(spec[name].dtype == dtypes.get(name, torch.float32) for name in spec.keys())
+    assert env.action_spec.space.n == 2 and env.action_spec.dtype == torch.int64
+    check_env_specs(env)
+
+
 def stepped(env, actions, **reset):
     """Root and next tensordicts of every step."""
     td, steps = env.reset(**reset), []
@@ -140,6 +160,15 @@ def test_resets_leave_observations_alone_that_were_handed_out(make_env):
             assert torch.equal(after[name], kept[name]), name
 
 
+def test_a_reset_of_no_row_changes_nothing(make_env):
+    env = make_env()
+    td = env.reset()
+    before = env.random_state()
+    after = env.begin_texts(torch.zeros(3, dtype=torch.bool), text=["of nobody"] * 3)
+    assert all(torch.equal(after[name], td[name]) for name in after) and torch.equal(env.random_state(), before)
+    assert len({td[name].data_ptr() for name in ("done", "terminated", "truncated")}) == 3
+
+
 def test_texts_follow_the_seed(make_env, model):
     def texts(env, resets=20):
         return torch.cat([env.reset()["byte"] for _ in range(resets)]).tolist()
@@ -166,6 +195,8 @@ def test_refused_arguments(make_env, model):
         ({"batch_size": 3}, "batch_size must be [] or [B] with B >= 1, got 3"),
         *(({"price": p}, f"price must be a finite number of at least 0, got {p}") for p in (-0.1, math.inf, math.nan)),
         ({"reward": "fame"}, "or a function (environments and training: also 'relative'), got 'fame'"),
+        ({"batch_size": (0,)}, "batch_size must be [] or [B] with B >= 1, got [0]"),
+        ({"layout": "tight"}, "layout must be"),
         ({"num_steps": 5000}, "documents must have at least the 5001 bytes of a window, got 440 in document 0"),
     ]:
         refused((lambda options=options: make_env(**options), ValueError, re.escape(words)))

@@ -188,6 +188,22 @@ def test_rendering():
     assert (without != every).any() and without.shape == every.shape == early.shape
     with pytest.raises(ValueError, match="render_mode must be one of"):
         ByteBoundaryGym(render_mode="human")
+    plain = ByteBoundaryGym(num_steps=4)
+    plain.reset(seed=0)
+    with pytest.warns(UserWarning, match="render was called without a render_mode"):
+        assert plain.render() is None
+
+
+def test_spaces_have_the_ranges_of_the_docstring():
+    model = UNet(preset("tiny", begin_of_text=True, num_special=2, rate_embedding=True))
+    spaces = ByteBoundaryGym(model, num_steps=8, observe_entropy=True).observation_space
+    bounds = {name: (space.low.min(), space.high.max()) for name, space in spaces.items() if hasattr(space, "high")}
+    assert {name: bound[0] for name, bound in bounds.items() if bound[0]} == {"encoder_state": -1e6}
+    most = {"position": 8, "target_rate": 1.0, "early_entropy": math.log(256), "encoder_state": 1e6}
+    assert {name: bound[1] for name, bound in bounds.items()} == pytest.approx(most, abs=2e-3)
+    assert spaces["byte"].n == 258 and spaces["recent"].n == model.config.num_lags
+    assert ByteBoundaryGym().env.num_steps == ByteBoundaryVectorEnv().env.num_steps == 256
+    assert ByteBoundaryVectorEnv().num_envs == 1
 
 
 @each(marks=[0, 1])
@@ -324,6 +340,9 @@ def test_sb3_adapter_hands_over_the_end_of_an_episode():
     assert env.reset()["byte"].tolist() == [ord("a"), ord("b")]
     done, infos = env.step(np.array([1, 0]))[2:]
     assert done.tolist() == [True, False] and not infos[0]["TimeLimit.truncated"]  # its document ended
+    env.seed(4)  # rows have seeds 4 and 5, of which the first counts, as of the batched environment
+    seeded = env.reset()["encoder_state"]
+    np.testing.assert_array_equal(seeded, ByteBoundaryVectorEnv(2, num_steps=3).reset(seed=4)[0]["encoder_state"])
     begun = [env.reset() for _ in range(3)]  # options and seeds are of one reset
     assert len({texts["encoder_state"].tobytes() for texts in begun}) == 3
     env.set_options([{"text": "ab"}, {}])
@@ -333,6 +352,7 @@ def test_sb3_adapter_hands_over_the_end_of_an_episode():
     restart = env.env_method("_restart", np.array([True, False]), indices=[1], text="xy")
     assert len(restart) == 1 and bytes(restart[0]["byte"].tolist()) == b"x" + bytes([int(restart[0]["byte"][1])])
     assert env.get_attr("num_envs") == [2, 2] and env.env_is_wrapped(object) == [False, False]
+    assert env.env_is_wrapped("Monitor") == [False, False]
 
 
 def test_refusals():
@@ -350,6 +370,7 @@ def test_refusals():
         (lambda: vector.step(np.zeros(3, dtype=int)), RuntimeError, "step was called before reset"),
     )
     vector.reset(seed=np.int64(3))
+    assert vector.np_random_seed == 3
     shape, seeds = (
         r"actions must be 0 or 1, of shape \[3\]",
         "seed must be one integer, got .*: all texts come from one",

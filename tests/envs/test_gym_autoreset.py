@@ -174,6 +174,10 @@ def test_same_step_returns_final_observations():
     observation, _, _, truncated, info = env.step(np.array([0, 0]))
     assert truncated.tolist() == [False, True] and observation["position"].flatten().tolist() == [1, 0]
     assert info["final_info"]["num_tokens"].tolist() == [1, 1] and info["num_tokens"].tolist() == [1, 0]
+    assert info["_final_info"].tolist() == [False, True] and info["final_obs"][0] is None
+    env.step(np.array([1, 1]))
+    assert info["num_tokens"].tolist() == [1, 0], "what was handed out does not change"
+    assert ByteBoundaryVectorEnv.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
 
 
 def test_rows_are_reset_by_hand():
@@ -183,6 +187,8 @@ def test_rows_are_reset_by_hand():
     env.step(np.array([1, 0]))
     observation, info = env.reset(options=mask)
     assert observation["position"].flatten().tolist() == [0, 1] and info["num_tokens"].tolist() == [0, 1]
+    assert env.reset(options={"reset_mask": [0, 0]})[0]["position"].flatten().tolist() == [0, 1]
+    assert env.reset(options={"reset_mask": [1, 0]})[1]["num_tokens"].tolist() == [0, 1]
     assert env.step(np.array([0, 0]))[4]["num_tokens"].tolist() == [1, 1]  # row 1 has drawn its first boundary already
     for mode in ("NextStep", "Disabled"):  # a row that is reset by hand does not wait
         env = ByteBoundaryVectorEnv(2, num_steps=3, autoreset_mode=mode)

@@ -60,8 +60,12 @@ def test_names_of_models(tmp_path, monkeypatch):
         assert same(read_model(given), trained)
     with pytest.warns(UserWarning, match=r"model='tiny' is the untrained preset; .* is './tiny'"):
         assert read_model("tiny").config.width == 64
+    trained.save_pretrained(tmp_path / "small" / "model")  # a run
+    with pytest.warns(UserWarning, match=r"model='small' is the untrained preset; .* is './small'"):
+        read_model("small", {"width": 16})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        assert read_model(trained, {}) is trained
         assert same(read_model("./tiny"), trained) and same(read_model(Path("tiny")), trained)
     untrained = r"got {'width': 32} and 'pocket'; preset\('pocket', ...\) is an untrained"
     for options, error, words in [
@@ -100,6 +104,10 @@ def test_paths_are_read_and_names_of_files_refused(tmp_path, monkeypatch):
     assert bytes([LONG.encode()[0], *(env.step(0)[4]["byte"] for _ in LONG[1:])]) == LONG.encode()
     assert list(read_source(b"my_texts").documents()) == [b"my_texts"]
     assert read_source(["my_texts", LONG]).num_documents == 2, "not all of them name files"
+    refused(
+        (lambda: read_source(("my_texts",)), ValueError, "text is the text itself, got 'my_texts'"),
+        (lambda: read_source([]), ValueError, "documents must hold at least one text, got none"),
+    )
     for text in ("my_texts", "my_texts/a.txt", ["my_texts/a.txt", "my_texts/b.txt"]):
         first = text if isinstance(text, str) else text[0]
         words = rf"the text itself, got '{first}', .*: Path\('{first}'\) reads it"
@@ -143,6 +151,7 @@ def test_options():
         refused(
             (lambda make=make: make(ID, nsteps=8), TypeError, steps),
             (lambda make=make: make(ID, foo=8), TypeError, r"argument 'foo'; allowed are \['"),
+            (lambda make=make: make(ID, options={}), TypeError, r"argument 'options'; allowed are \['"),
         )
 
 
@@ -191,6 +200,9 @@ def test_options_of_languages(tmp_path):
     env = RecallVectorEnv(2, model=tmp_path / "run", num_steps=8)
     assert env.language.window == 5 and same(env.env.model, model)
     assert RecallGym(overrides={"window": 6}, language={"window": 6}).env.model.config.window == 6
+    waiting = RecallVectorEnv(2, model=model, num_steps=2)
+    assert waiting.autoreset_mode.value == "NextStep"
+    assert RecallVectorEnv(model=model, autoreset_mode="Disabled").metadata["autoreset_mode"].value == "Disabled"
     env = RecallGym(overrides={"width": 32})
     assert (env.env.model.config.width, env.env.model.config.window, env.language.window) == (32, 4, 4)
     overrides = "overrides are for an untrained preset .*, got {'window': 6} and a UNet"
@@ -203,6 +215,8 @@ def test_options_of_languages(tmp_path):
     refused(
         (lambda: gymnasium.make(LANGUAGES[0], text="to be"), TypeError, text),
         (lambda: RecallGym(language=Lexicon()), TypeError, "language must be a Recall, got Lexicon"),
+        (lambda: RecallVectorEnv(language=Lexicon()), TypeError, "language must be a Recall, got Lexicon"),
+        (lambda: LexiconVectorEnv(render_mode="ansi"), ValueError, "render_mode must be None for many texts"),
         (lambda: RecallGym(model=model, overrides={"window": 6}), ValueError, overrides),
         (lambda: RecallGym(language={"valeus": "01"}), TypeError, "unexpected keyword argument 'valeus'"),
         (lambda: SB3VecEnv("rltok_rl/Recall-v0"), TypeError, an_id),

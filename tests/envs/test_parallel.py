@@ -135,6 +135,9 @@ def test_uniforms_and_generators_repeat(make_env, model):
     default = actions()
     torch.manual_seed(9)
     assert torch.equal(default, actions(actor=LearnedBoundaryActor(model)))
+    for given in (default.bool(), default.int(), default.float()):
+        again = actions(actions=given)
+        assert again.dtype == torch.int64 and torch.equal(again, default)
 
 
 @each(most=[1, 5, 24, 60], options=[{}, {"break_when_any_done": None}, {"break_when_any_done": True}])
@@ -221,6 +224,7 @@ def test_rollout_takes_the_fast_path_only_where_it_is_the_same(make_env, model, 
     for options, fast in [
         ({}, True),
         ({"max_steps": 40, "break_when_any_done": False}, True),
+        ({"return_contiguous": True, "trust_policy": True}, True),
         ({"max_steps": 23}, False),  # the environment stands in the middle of its texts afterwards
         ({"callback": lambda *_: None}, False),
         ({"set_truncated": True}, False),
@@ -237,6 +241,8 @@ def test_rollout_takes_the_fast_path_only_where_it_is_the_same(make_env, model, 
         torch.manual_seed(5)
         if fast:
             assert_same_rollout(EnvBase.rollout(env, **options), got)
+    with pytest.raises(RuntimeError, match="tensordict must be provided"):  # as TorchRL's own
+        env.rollout(24, actor, auto_reset=False)
 
 
 def test_one_backward_reaches_everything_and_only_through_its_own_loss(make_env, model):
@@ -329,10 +335,19 @@ def test_refusals(make_env, model):
         ({"exclude": ("encoder",)}, ValueError, "exclude must be a tuple of names among ['action_log_prob', 'byte',"),
         ({"exclude": "byte"}, ValueError, "exclude must be a tuple of names"),
         ({"uniforms": torch.rand(3, 5)}, ValueError, "uniforms must have shape [3, 24], got [3, 5]"),
+        ({"uniforms": torch.rand(2, 36)}, ValueError, "uniforms must have shape [3, 24], got [2, 36]"),
+        ({"actions": ONES[:, :0]}, ValueError, "actions must have shape [3, 'T >= 1'], got [3, 0]"),
+        ({"actions": ONES, "generator": torch.Generator()}, ValueError, "give at most one of"),
+        ({"part": (-1, 2)}, ValueError, "part must be (r, W) with 0 <= r < W, got (-1, 2)"),
         ({"part": (2, 2)}, ValueError, "part must be (r, W) with 0 <= r < W, got (2, 2)"),
         ({"part": (0, 2), "text": window}, ValueError, "text must be None for one part of a batch"),
     ]:
         refused((lambda options=options: env.parallel_rollout(**options), error, re.escape(message)))
+    single = make_env(batch_size=())
+    for name, shape in (("actions", "['T >= 1']"), ("uniforms", "[24]")):
+        refused(
+            (lambda n=name: single.parallel_rollout(**{n: torch.ones(())}), ValueError, re.escape(f"{shape}, got []"))
+        )
     with set_exploration_type(ExplorationType.MEAN), pytest.raises(ValueError, match="exploration type .* got MEAN"):
         env.parallel_rollout(LearnedBoundaryActor(model))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
-from rltok_rl.envs import TaskGym
+from rltok_rl.envs import TaskGym, TaskVectorEnv
 from rltok_rl.envs.registration import TASK_ENVIRONMENTS
 from torch import Tensor
 
@@ -180,6 +180,17 @@ def test_steps_earn_what_whole_texts_say_alone_and_together(name):
 def test_switch_has_its_first_language_and_mistakes_are_named():
     first = gymnasium.make("rltok_rl/Switch-2-v1", before=True).unwrapped
     assert (ord("$") in first.language.alphabet) and ord("$") not in TaskGym("switch", 2).language.alphabet
+    for default in (TaskGym("delay"), TaskVectorEnv()):
+        assert (default.world.price, default.world.num_steps) == (0.25, 128) and TASKS["delay"].num_steps[0] == 128
+    worlds = [TaskVectorEnv(2, grade=2, **task) for task in ({}, {"task": "delay"}, {"task": "noise"})]
+    _, drawn = zip(*[(vector.reset(seed=3), vector.world.byte_ids) for vector in worlds], strict=True)
+    assert [torch.equal(rows, drawn[0]) for rows in drawn] == [True, True, False]
+    longer = {(task, grade): TaskGym(task, grade).world.num_steps for task in TASKS for grade in (1, 4)}
+    assert longer == {key: TASKS[key[0]].num_steps[key[1] - 1] for key in longer} and len({*longer.values()}) > 1
+    assert TaskVectorEnv(2, num_steps=5, price=0.0).observation_space["position"].high.tolist() == [[5], [5]]
+    assert TaskGym("delay", 3).language.entropy_rate != TaskGym("delay", 1).language.entropy_rate
+    vector = TaskVectorEnv(2, num_steps=4)
+    vector.reset(seed=0)
     env = TaskGym("delay", num_steps=4)
     env.reset(seed=0)
     refused(
@@ -192,6 +203,12 @@ def test_switch_has_its_first_language_and_mistakes_are_named():
         (lambda: TaskGym("delay", num_steps=0), ValueError, "num_steps must be"),
         (lambda: TaskGym("delay", before=True), TypeError, "before"),
         (lambda: TaskGym("delay", render_mode="ansi"), ValueError, "render_mode must be None, got 'ansi'"),
+        (lambda: TaskVectorEnv(2, render_mode="ansi"), ValueError, "render_mode must be None, got 'ansi'"),
+        (lambda: TaskVectorEnv(0), ValueError, "num_envs must be an integer of at least 1, got 0"),
+        *(
+            (lambda a=actions: vector.step(np.array(a)), ValueError, r"actions must be 0 or 1, of shape \[2\]")
+            for actions in ([0, 2], [-1, 0], [0, 0, 1], [[0], [1]], 1)
+        ),
         (lambda: env.step(2), ValueError, r"actions must be 0 or 1, of shape \[1\]"),
         (lambda: [env.step(0) for _ in range(5)], RuntimeError, "step was called after the end of the episode"),
         (lambda: TaskGym("delay").step(0), RuntimeError, "step was called before reset"),

@@ -43,6 +43,15 @@ def test_environment_names_versions_and_no_folder(monkeypatch):
     assert not machine_paths(text) and str(Path.cwd()) not in text and "ada" not in text
 
 
+def test_gpus_are_named_and_their_memory_counts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"NVIDIA X{device or ''}")
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: {"cuda:1": 7}[device])
+    entry, alone = environment(device="cuda:1"), environment()
+    assert (entry["gpu"], entry["device"], alone["num_processes"]) == ("NVIDIA Xcuda:1", "cuda", 1)
+    assert "gpu" not in alone and "NVIDIA" not in machine("cpu") and " threads, NVIDIA X; torch " in machine("cuda")
+    assert peak_memory("cuda:1")["peak_gpu_memory"] == 7 and "peak_gpu_memory" not in peak_memory()
+
+
 def test_revision_is_that_of_the_checkout(tmp_path, monkeypatch):
     """There is none outside of a checkout, in a folder that git ignores, or without git."""
     checkout = tmp_path / "checkout"
@@ -83,7 +92,9 @@ def test_starts_are_kept_and_timed(tmp_path):
     first = Starts(path)
     first.begin({"command": "a"}, update=0, bytes_done=0)
     assert bytes_per_second(Starts(path, resuming=True).entries) is None
+    inode = path.stat().st_ino
     first.reach(5, 500, 1.9996)
+    assert path.stat().st_ino != inode, "a kill leaves the old file or the new one"
     second = Starts(path, resuming=True)
     second.begin({"command": "b"}, update=5, bytes_done=500)
     second.reach(8, 800, 0.5)

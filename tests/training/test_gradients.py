@@ -7,7 +7,7 @@ import torch
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 
-from rltok_rl.objectives import BoundaryReinforceLoss, EntropyBonus, JointLoss, LanguageModelLoss, RateLoss
+from rltok_rl.objectives import BoundaryReinforceLoss, EntropyBonus, JointLoss, LanguageModelLoss, LocalFlips, RateLoss
 from rltok_rl.training import TrainingStep
 
 from ..each import each
@@ -74,6 +74,16 @@ def test_naive_accumulation_gives_another_gradient():
     naive = [gradients(LOSSES["paper"](), rows=slice(i, i + 2))[0] for i in range(0, ROWS, 2)]
     name = "boundary_head.projection.weight"
     assert not torch.allclose(torch.stack([g[name] for g in naive]).mean(0), whole[name], rtol=0.1)
+
+
+@each(case=[(None, ROWS), (2, 2), (ROWS + 1, ROWS)])
+def test_flips_run_like_rollouts(case):
+    """In passes of at most as many rows, and as precise."""
+    rows, expected = case
+    flips = LocalFlips(make().model, gamma=0.9, rows_per_pass=rows)
+    for precision in (None, torch.bfloat16):
+        FixedStep(JointLoss.paper(target_rate=0.2, estimator=flips), precision=precision)
+        assert (flips.rows_per_pass, flips.precision) == (expected, precision)
 
 
 def test_precision_is_that_of_matrix_products():

@@ -79,3 +79,14 @@ def test_wandb_keeps_its_run_and_its_steps(tmp_path, monkeypatch):
     assert first["id"] == second["id"] == third["id"] != new["id"] and len(new["id"]) == 12
     assert (first["project"], first["config"], first["name"], first["resume"]) == ("p", {"seed": 1}, "mine", "allow")
     assert (new["project"], new["tags"]) == ("q", ["a"])
+
+
+def test_tensorboard_drops_what_comes_again(tmp_path, monkeypatch):
+    """Updates after the one that is kept, and the evaluation before the first."""
+    made: list[dict] = []
+    writer = SimpleNamespace(log_dir="", close=lambda: made.append("closed"))
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", lambda **options: made.append(options) or writer)
+    for after, purge in ((None, None), (0, 0), (7, 8)):
+        with Logging("tensorboard", target(tmp_path, resume_after=after)):
+            pass
+        assert made[-2:] == [{"log_dir": str(tmp_path / "tensorboard"), "purge_step": purge}, "closed"]

@@ -292,6 +292,14 @@ MISFITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {  # what is c
         lambda state: state["optimizer"]["state"].pop(3),
         r"optimizer .*parameters \[3\] have lost their moments",
     ),
+    "another moment": (
+        lambda state: state["optimizer"]["state"][0].update(max_exp_avg_sq=OTHER),
+        "optimizer .*parameter 0 has the moments",
+    ),
+    "steps of every weight": (
+        lambda state: state["optimizer"]["state"][0].update(step=OTHER),
+        r"step of parameter 0 must be .* shape \[\], got .* \[3\]",
+    ),
     "moments of no parameter": (lambda state: state["optimizer"]["state"].update({999: {}}), "parameter 999 has"),
     "no betas": (lambda state: state["optimizer"]["param_groups"][0].pop("betas"), "optimizer .*has no betas"),
     "fewer groups": (lambda state: state["optimizer"]["param_groups"].pop(), "optimizer .*groups"),
@@ -396,6 +404,10 @@ def test_the_length_of_a_run_is_foreseen():
         fraction = limited.total_flops_done / (share * cost)
         assert limited.fraction_done == pytest.approx(fraction) and limited.done == (share < 1)
         assert limited.expected_bytes == max(UPDATE, round(UPDATE / fraction))
+    limited = make(updates=9, total_flops=3 * cost, lr=1.0, lr_floor=0.0)
+    limited.update()
+    expected = cosine_schedule(limited.fraction_done * 9 + 1, 10, warm_up=0)  # by FLOPs, at the end of the update
+    assert limited.update()["lr"] == pytest.approx(expected) and 0.3 < expected < 0.9
     limited, seen = make(updates=9, total_flops=3 * cost, figures_every=5), []
     limited.advance()
     assert limited.fraction_done > 0.2, "the next update's learning rate depends on it"
@@ -481,6 +493,7 @@ REFUSALS = [
     ),
     (lambda: LoopOptions(total_bytes=9, betas=(0.9, 1.0)), r"betas must lie in \[0, 1\), got 1.0"),
     (lambda: Processes().share(0), "num_rows counts the rows of all processes and must be a multiple .* got 0"),
+    (lambda: Processes(world_size=4).share(6, name="env.num_rows"), "env.num_rows counts the rows .* number, 4, got 6"),
     (lambda: LoopOptions(total_bytes=9, lr=0.0), "lr must be positive and finite, got 0.0"),
     (lambda: LoopOptions(total_bytes=9, precision="half"), r"one of \['float32', 'bfloat16'\], got 'half'"),
     (lambda: LoopOptions(total_bytes=9, warm_up_bytes=9), r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),

@@ -7,10 +7,11 @@ from functools import partial
 
 import pytest
 import torch
+from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.experiments.runs.build import loop_options
 from rltok_rl.experiments.runs.run import run
 
-from rltok_rl.models.flops import decoding_flops, update_flops
+from rltok_rl.models.flops import decoding_flops, scoring_flops, update_flops
 from rltok_rl.training import Alarms, TrainingFailed
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.metrics import (
@@ -94,6 +95,9 @@ def test_metrics_of_an_update_with_epochs():
     assert update.metrics == pytest.approx(expected, rel=1e-6)
     (bound,) = fetch([pending(numbers(rate=0.96), second)], Processes(), Alarms(patience=1))
     assert len(bound.warnings) == 1 and "nearly every byte" in bound.warnings[0]
+    again = second | numbers(rate=0.99, entropy=0.0)  # alarms count a batch once
+    (update,) = fetch([pending(numbers(rate=0.5, entropy=1.0), again)], Processes(), Alarms(patience=1))
+    assert update.warnings == [] and update.metrics["rate"] == 0.5
     for name in ("loss", "grad_norm"):
         for epochs in ((first | numbers(**{name: float("nan")}),), (first, second | numbers(**{name: float("inf")}))):
             with pytest.raises(TrainingFailed, match=f"{name} is (nan|inf) at update 7"):
@@ -138,6 +142,23 @@ def test_flops_of_an_update_count_each_level_for_passes_trials_and_reference():
                 assert total == pytest.approx(count(num_bytes, tokens, num_second=second * tokens)) and total > 0
         assert (flops.trials[2] > 0) == (flops.passes[2] > 0) == second_level
         assert UpdateFlops.of(trainer.model, trainer.loss).reference == (0.0, 0.0, 0.0)
+
+
+def test_flops_of_critics_further_epochs_and_segmenters():
+    """A critic reads each state twice for advantages, and once per epoch with a backward pass, twice as long."""
+    for epochs in (1, 3):
+        trainer = make(estimator="critic_advantage", policy_epochs=epochs)
+        model, critic = trainer.model, trainer.loss.terms["policy"].critic_network
+        entries = sum(weight.numel() for weight in critic.parameters() if weight.dim() == 2)
+        learning = 2 * entries * (2 + 3 * epochs) + 3 * (epochs - 1) * scoring_flops(model, 1)
+        flops = UpdateFlops.of(model, trainer.loss, policy_epochs=epochs)
+        assert flops.learning == pytest.approx((learning, 0.0, 0.0))
+        update = trainer.update()
+        assert update["total_flops"] - update["flops"] == pytest.approx(UPDATE * learning)
+    segmenter = make_segmenter("gumbel", model, hidden=8)
+    entries = sum(weight.numel() for weight in segmenter.parameters() if weight.dim() == 2)
+    more = UpdateFlops.of(model, trainer.loss, segmenter).passes
+    assert more == pytest.approx((flops.passes[0] + 6 * entries, *flops.passes[1:])) and entries > 0
 
 
 def test_state_taken_between_is_complete_and_nothing_is_fetched_twice():
@@ -269,3 +290,22 @@ def test_half_written_lines_are_dropped(tmp_path):
         assert path.read_bytes() == whole[: -len(last)]
     table.path.write_bytes(b"update,by")
     assert read_table(table.path) == {}
+
+
+def test_files_are_cut_at_once_and_foreign_ones_refused(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    for update in (1, 2):
+        UpdateLog(path, resume_after=9).add(update)
+    inode = path.stat().st_ino
+    UpdateLog(path, resume_after=2)
+    assert path.stat().st_ino == inode, "nothing was cut"
+    UpdateLog(path, resume_after=1)
+    assert path.stat().st_ino != inode, "a kill leaves the old file or the new one"
+    for kind, content in (
+        *((UpdateLog, text) for text in ("[]", "{}", "x", '{"update": null}', "3")),
+        (MetricsTable, "update,loss\nx,1"),
+    ):
+        path.write_text(f"{content}\n")
+        with pytest.raises(ValueError, match="must hold lines with the number of an update; restore it, or choose"):
+            kind(path, resume_after=5)
+        assert path.read_text() == f"{content}\n"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import sys
+from types import SimpleNamespace
 from weakref import WeakSet
 
 import pytest
 from tqdm import tqdm
 
-from rltok_rl.training.progress import Progress, bar
+from rltok_rl.training.progress import Progress, bar, clock
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,23 @@ def test_lines_come_every_few_seconds_and_at_the_end():
     assert file.getvalue().count("\n") == 1 and "100%" in file.getvalue()
 
 
+def test_times_between_lines_and_between_bars(monkeypatch):
+    """Ten seconds in a file, a fifth of one on a terminal; the first metrics are shown at once."""
+    now = SimpleNamespace(perf_counter=lambda: seconds, time=lambda: seconds)
+    monkeypatch.setattr("rltok_rl.training.progress.time", now)
+    for stream, pause in ((io.StringIO(), 10.0), (Terminal(), 0.2)):
+        seconds, drawn, before = 1000.0, [], 0
+        progress = Progress(100, stream=stream)
+        for share in (0.0, 0.9, 1.1, 1.9, 2.2):
+            seconds = 1000.0 + share * pause
+            progress.show({}, 10)
+            drawn.append(len(stream.getvalue()) > before)
+            before = len(stream.getvalue())
+        assert drawn == [True, False, True, False, True], pause
+        assert progress.seconds == pytest.approx(2.2 * pause)
+    assert Progress(100).stream is sys.stderr
+
+
 def test_messages_stay_above_the_bar():
     terminal = Terminal()
     progress = Progress(100, stream=terminal)
@@ -80,4 +99,9 @@ def test_messages_stay_above_the_bar():
 def test_bar_is_as_long_as_its_share():
     for share in (0.0, 0.001, 0.3, 0.5, 0.999, 1.0):
         eighths = [" \u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588".index(block) for block in bar(share, 20)]
+        assert bar(share + 1, 20) == bar(1.0, 20) and bar(share - 1, 20) == bar(0.0, 20)
         assert len(eighths) == 20 and sum(eighths) == int(share * 160) and eighths == sorted(eighths, reverse=True)
+
+
+def test_clock_rounds_to_seconds():
+    assert [clock(x) for x in (0, 59.4, 59.6, 600, 3599.6)] == ["0:00", "0:59", "1:00", "10:00", "1:00:00"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from statistics import fmean, stdev
 
@@ -60,6 +61,7 @@ def test_text_and_metrics_are_the_same_each_time():
         model.boundary_head.projection.weight.add_(1.0)
     later = snapshots().take(model)
     assert later["text"] == first["text"] and later["probabilities"] != first["probabilities"]
+    assert json.loads(json.dumps(first)) == first
     text, boundaries, probabilities = sample_parts(first)
     assert len(text) == len(boundaries) == len(probabilities) == 50 and boundaries[0]
     assert text in local_prose(20_000)[10_000:]
@@ -154,6 +156,8 @@ def test_held_out_metrics_are_means_over_all_bytes(monkeypatch):
         patch.setattr(TextSource, "read", counted)
         both = snapshots().evaluate(model)
     assert snapshots().bytes_predicted == 2 * 4 * 24
+    default = Snapshots(held=snapshots().held, num_rows=1, num_steps=2)
+    assert default.bytes_predicted == 8 * 2 and len(default.sample(model)["text"]) == 240
     assert sum(seen) == snapshots().bytes_predicted  # once for policy and reference
     one = snapshots(batches=1).evaluate(model)
     assert "held_out_standard_error" not in one

@@ -10,6 +10,7 @@ import time
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -70,11 +71,13 @@ def test_rank_that_hangs_while_others_meet_ends_the_job(tmp_path):
     assert f"{Path(__file__).name} stop, line" in line
 
 
-def test_stopped_rank_is_killed_if_the_same_process_started_it(monkeypatch):
+def test_stopped_rank_is_killed_if_the_same_process_started_it(monkeypatch, capsys):
     """Torchrun would wait for it for another half minute."""
-    store = dist.HashStore()
+    store, codes, recorded = dist.HashStore(), [], []
     dog = Watchdog(store, 0, 2, SECONDS)
-    monkeypatch.setattr(watchdog.os, "_exit", lambda _: None)
+    monkeypatch.setattr(watchdog.os, "_exit", codes.append)
+    handler = SimpleNamespace(record_exception=lambda error: recorded.append(str(error)))
+    monkeypatch.setattr(watchdog, "get_error_handler", lambda: handler)
     with subprocess.Popen(["sleep", "60"]) as rank:
         rank.send_signal(signal.SIGSTOP)
         mine = store.get("process 0").decode()
@@ -85,7 +88,28 @@ def test_stopped_rank_is_killed_if_the_same_process_started_it(monkeypatch):
             dog._dead = dead
             dog.end("rank 1 of 2 hangs")
         assert rank.wait(10) == -signal.SIGKILL
+        dog.end("rank 1 of 2 hangs")  # it has ended
         dog.end("")  # another rank has the verdict
+    assert codes == [1] * 5 and recorded == ["rank 1 of 2 hangs"] * 4
+    assert capsys.readouterr() == ("", "rltok train: rank 1 of 2 hangs\n" * 4)
+
+
+def test_threads_move_if_they_began_ended_or_ran(monkeypatch):
+    """Those of process groups, and the one that watches, do not count."""
+    mine, other = str(os.getpid()), "of gloo"
+    times = {mine: 0, other: 0}
+    monkeypatch.setattr(watchdog, "_nanoseconds", lambda: dict(times))
+    monkeypatch.setattr(watchdog.threading, "get_native_id", lambda: "watchdog")
+    dog = Watchdog(dist.HashStore(), 0, 1, 0.9)  # a heartbeat in 0.1 seconds, of which 2,000 ns are still
+    moved = []
+    for change in ({}, {}, {other: 10**9}, {mine: 1999}, {mine: 4001}, {"new": 0}, {"new": 0}, {"new": 2500}, None, {}):
+        times = {mine: 4001, other: 10**9} if change is None else times | change
+        moved.append(dog._any_thread_moves())
+    assert moved == [True, False, False, False, True, True, False, True, True, False]
+    times["watchdog"] = 1
+    assert not dog._any_thread_moves()
+    times = {}
+    assert [dog._any_thread_moves() for _ in range(2)] == [True, True], "nothing to go by"
 
 
 @each(frame=[ALL_REDUCE, "rltok_rl/training/distributed.py meet, line 1"])

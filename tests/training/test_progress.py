@@ -84,6 +84,23 @@ def test_times_between_lines_and_between_bars(monkeypatch):
     assert Progress(100).stream is sys.stderr
 
 
+class Flushed(io.StringIO):
+    flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def test_every_line_is_flushed_and_the_end_shown_at_once():
+    file, terminal = Flushed(), Terminal()
+    progress = Progress(100, stream=file, every=0.0)
+    for number, line in enumerate((lambda: progress.show({}, 10), lambda: progress.print("warning: x")), 1):
+        line()
+        assert file.flushes >= number and file.getvalue().count("\n") == number
+    Progress(100, stream=terminal).show({}, 100)
+    assert "100%" in terminal.getvalue()
+
+
 def test_messages_stay_above_the_bar():
     terminal = Terminal()
     progress = Progress(100, stream=terminal)

@@ -146,7 +146,9 @@ def test_rank_without_a_sign_of_life_is_named(frame, monkeypatch):
 def test_idle_is_who_neither_computes_nor_waits_nor_compiles(stack, monkeypatch):
     main, others, idle = stack
     monkeypatch.setattr(watchdog, "_frames", lambda: (main, main + others))
-    monkeypatch.setattr(watchdog.time, "process_time", lambda: 7.0)
+    process, thread = count(7), count()  # only the thread that watches computes
+    monkeypatch.setattr(watchdog.time, "process_time", lambda: float(next(process)))
+    monkeypatch.setattr(watchdog.time, "thread_time", lambda: float(next(thread)))
     monkeypatch.setattr(Watchdog, "_any_thread_moves", lambda self: False)
     dog = Watchdog(dist.HashStore(), 0, 1, SECONDS)
     for _ in range(3):

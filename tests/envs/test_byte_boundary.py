@@ -44,6 +44,14 @@ def test_specs(make_env, model):
         rollouts = [EnvBase.rollout(env, 5, LearnedBoundaryActor(model)), env.parallel_rollout()]
     assert all(rollout["encoder_state"].dtype == torch.float32 for rollout in rollouts)
     assert all(bool(rollout["logits"].isfinite().all()) for rollout in rollouts)
+    narrow = UNet(preset("tiny", second_level="routing", num_token_layers=2, width=16)).bfloat16()
+    options = {"observe_entropy": True, "reference": "uniform", "seed": 0}
+    env = ByteBoundaryEnv(narrow, "some text", num_steps=5, batch_size=(2,), **options)
+    check_env_specs(env)
+    with torch.no_grad():
+        for rollout in (EnvBase.rollout(env, 5), env.parallel_rollout()):
+            kinds = {rollout[name].dtype for name in rollout.keys(True, True)}
+            assert kinds == {torch.float32, torch.int64, torch.int8, torch.bool}
 
 
 def test_specs_have_the_ranges_of_the_docstring():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import types
 import warnings
 
 import gymnasium
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
-from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv, gym_env
+from rltok_rl.envs import ByteBoundaryGym, ByteBoundaryVectorEnv, gym_env, registration
 from rltok_rl.envs.gym_options import build_env
 from rltok_rl.envs.registration import ENVIRONMENTS
 from torchrl.envs import GymEnv, GymWrapper
@@ -59,6 +60,24 @@ def test_imports_are_lazy_and_ids_registered():
         "loaded('torch', 'torchrl', 'matplotlib'); print(multiprocessing.get_start_method(allow_none=True))"
     )
     assert lines == ["False", "False", "True", "False", "True", "UNet", "True", "False", "False", "None"]
+
+
+def test_ids_are_registered_once_and_not_before_gymnasium_is_there(monkeypatch):
+    """What a program has registered itself stays."""
+    specs = {name: gymnasium.spec(name) for name in ENVIRONMENTS}
+    others = [finder for finder in sys.meta_path if finder is not registration._AfterGymnasium]
+    monkeypatch.setattr(sys, "meta_path", [*others])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registration.register_on_import()
+        assert all(gymnasium.spec(name) is spec for name, spec in specs.items())
+        monkeypatch.setitem(sys.modules, "gymnasium", types.ModuleType("gymnasium"))  # its import has just begun
+        registration.register_on_import()
+        assert sys.meta_path == others
+        monkeypatch.delitem(sys.modules, "gymnasium")
+        for _ in range(2):
+            registration.register_on_import()
+        assert sys.meta_path == [registration._AfterGymnasium, *others]
 
 
 def test_module_form_of_an_id_needs_no_import():

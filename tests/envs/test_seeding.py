@@ -72,6 +72,15 @@ def test_without_set_seed_actions_follow_torch(make_env, model):
         assert torch.equal(*actions[:2]) and not torch.equal(*actions[1:])
 
 
+def test_seeds_are_those_of_torchrl(make_env):
+    """None seeds nothing; the answer is the seed for another environment, the same one if it is static."""
+    env = make_env()
+    before = env.random_state()
+    assert env.set_seed(None) is None and torch.equal(env.random_state(), before)
+    assert env.set_seed(3, static_seed=True) == 3 != env.set_seed(3) == SerialEnv(1, make_env).set_seed(3)
+    assert not torch.equal(env.random_state(), before)
+
+
 def ordered_env(model) -> ByteBoundaryEnv:
     return ByteBoundaryEnv(model, OrderedSource(TextSource(LONG), length=9, seed=0), num_steps=8, batch_size=(3,))
 

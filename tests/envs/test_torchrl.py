@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rltok_rl.agents import RandomActor
 from rltok_rl.envs import ParallelCollector
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
@@ -83,6 +84,15 @@ def test_stock_losses_train_stock_policies(method, make_env):
         optimizer.step()
     collector.shutdown()
     assert any(not torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+
+
+def test_a_parallel_collector_takes_options_that_ask_for_nothing(make_env):
+    options = {"max_frames_per_traj": 0, "init_random_frames": None, "track_traj_ids": False}
+    env = make_env(num_steps=8, batch_size=(2,))
+    (batch,) = ParallelCollector(env, RandomActor(0.3), total_frames=16, **options)
+    assert batch.shape == (2, 8) and "collector" not in batch.keys()
+    with pytest.warns(FutureWarning, match="missing transforms"):  # the collector's own word, if it is asked to decide
+        ParallelCollector(env, RandomActor(0.3), total_frames=16, auto_register_policy_transforms=None)
 
 
 def test_an_lstm_policy_steps_and_is_refused_elsewhere(make_env):

@@ -325,7 +325,7 @@ def test_warnings_of_schedulers_may_repeat(name, monkeypatch):
 def test_signals_are_announced_once_on_standard_error(say, capfd):
     before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     try:
-        with StopRequest(say=say):
+        with StopRequest(**({"say": True} if say else {})):
             for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
                 os.kill(os.getpid(), number)
     finally:

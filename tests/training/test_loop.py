@@ -24,7 +24,7 @@ from rltok_rl.training import Alarms, LoopOptions, Trainer, TrainingFailed, loop
 from rltok_rl.training.checkpoint import load_checkpoint, part_of, save_checkpoint
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import cosine_schedule, make_optimizer
-from rltok_rl.training.sharding import load_moments
+from rltok_rl.training.sharding import load_moments, whole_model
 from rltok_rl.training.training_step import rollout_rates
 
 from ..each import each
@@ -389,6 +389,24 @@ def test_stages_learn_at_their_own_rate():
         assert 0 < lr <= 0.3
     groups = trainer.optimizer.param_groups
     assert [group["lr"] / lr for group in groups] == pytest.approx([2.0, 0.5, 2.0, 0.5]) and lr < 0.3
+
+
+def test_defaults_are_the_stated_ones():
+    options, model = LoopOptions(total_bytes=9), UNet(preset("tiny", width=16))
+    assert (options.lr, options.lr_floor, options.betas, options.weight_decay) == (2e-3, 0.1, (0.9, 0.95), 0.1)
+    assert (options.decayed, options.lr_at, options.precision, options.clip_norm) == ("matrices", "end", "float32", 1.0)
+    assert (options.warm_up_bytes, options.warm_up_start, options.warm_start_bytes, options.total_flops) == (
+        0,
+        0,
+        0,
+        None,
+    )
+    assert (options.micro_batches, options.policy_epochs, options.figures_every) == (1, 1, 1)
+    env = ByteBoundaryEnv(model, PROSE, num_steps=6, batch_size=(2,), seed=0)
+    trainer = Trainer(model, env, JointLoss.paper(target_rate=0.2), options)
+    trainer.update()
+    assert trainer.generator.initial_seed() == 0 and trainer.step.batch == [] and trainer.alarms.target_rate is None
+    assert whole_model(model) is model and trainer.processes == Processes()
 
 
 def test_the_length_of_a_run_is_foreseen():

@@ -94,6 +94,13 @@ def test_every_room_grows_with_its_margin_and_comes_back():
     other.room.load(copy.deepcopy(trainer.room.state()))
     assert [part.layout for part in other.room._parts] == [part.layout for part in trainer.room._parts]
     assert other.room.warnings == trainer.room.warnings
+    for factor in (0.0, -1.0, float("inf"), "2"):
+        with pytest.raises((ValueError, TypeError), match="grown"):
+            other.room.load({"grown": [factor, 1.0], "notes": []})
+    other.room.load({"grown": [1.0, 1.0], "notes": []})
+    assert [(part.layout.tokens, part.layout.second) for part in other.room._parts] == [(0.1, 0.02)] * 2
+    other.room.load({"grown": [2.5], "notes": ["noted"]})  # of a run without flips
+    assert [part.layout.tokens for part in other.room._parts] == [0.25, 0.1] and other.room.warnings == ["noted"]
     for need in (4.0, 1.0, 4.0):  # more than a token per byte does not end it while tokens of tokens lack room
         trainer.room.grow(need)
     assert all(part.layout.tokens >= 1 and part.layout.second >= 1 for part in trainer.room._parts)

@@ -291,6 +291,10 @@ def test_first_signal_is_recorded_and_the_second_ends_at_once():
             assert stop.name == "SIGINT"
             os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop.name == "SIGTERM"
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -119,11 +119,14 @@ def test_rank_without_a_sign_of_life_is_named(frame, monkeypatch):
     dogs += [Watchdog(dogs[0].store, 1, 2, SECONDS)]
     assert [dog.beat() for _ in range(30) for dog in dogs] == [None] * 60  # both wait for a third
     verdicts = [dogs[0].beat() for _ in range(20)]
-    assert verdicts[:8] == [None] * 8
+    assert verdicts[:9] == [None] * 9 and verdicts[9], "nine heartbeats are missed after the last"
     (verdict,) = filter(None, verdicts)
     assert verdict.startswith("rank 1 of 2 hangs") and "has given no sign of life" in verdict
     assert (dogs[0]._dead, dogs[1]._dead) == (1, None)
     assert dogs[1].beat() == "", "it ends too if it lives"
+    fresh = [Watchdog(store, rank, 2, SECONDS) for store in (dist.HashStore(),) for rank in (1, 0)]
+    fresh[0].beat()
+    assert [bool(fresh[1].beat()) for _ in range(10)] == [False] * 9 + [True], "this rank has waited as long, too"
     monkeypatch.undo()
 
 
@@ -137,6 +140,8 @@ def test_rank_without_a_sign_of_life_is_named(frame, monkeypatch):
         ),
         (["socket.py recv, line 1"], ["site-packages/huggingface_hub/file_download.py get, line 1"], True),
         ([ALL_REDUCE], [], False),
+        ([*["a.py f, line 1"] * 3, ALL_REDUCE], [], False),
+        ([*["a.py f, line 1"] * 4, ALL_REDUCE], [], True),
         (["torch/_ops.py __call__, line 1", "torch/distributed/_functional_collectives.py wait, line 1"], [], False),
         (["rltok_rl/training/metrics.py fetch, line 1"], [], False),
         (["time.py sleep, line 1", "rltok_rl/training/distributed.py meet, line 1"], [], False),
@@ -174,6 +179,7 @@ def test_idle_rank_hangs_in_a_collective_and_a_still_one_outside_too(case, monke
             monkeypatch.setattr(watchdog, "_frames", lambda stack=stack: (stack, stack))
             verdicts += [(stage, verdict)] if (verdict := dogs[rank].beat()) else []
     assert [stage for stage, _ in verdicts] == ([] if hanging_stage is None else [hanging_stage])
+    assert dogs[0]._dead is None, "it has heartbeats, and hears of the verdict"
     for _, verdict in verdicts:
         assert verdict.startswith("rank 1 of 2 hangs") and "has computed nothing, in time.py sleep" in verdict
     monkeypatch.undo()

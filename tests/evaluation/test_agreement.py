@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from dataclasses import astuple
 
 import pytest
@@ -82,14 +83,15 @@ def test_pairs_are_a_largest_matching(seeded):
 
 def test_chance_is_the_mean_over_all_ways_to_lay_boundaries():
     """By enumeration; with a tolerance chance is drawn, 400 times here, with fixed random numbers."""
-    theirs, counted = string("|_|__||__|"), torch.arange(10) > 0
-    for number in (1, 3, 7):
+    for shape, number in itertools.product(((10,), (2, 5)), (1, 3, 7)):
+        theirs, counted = string("|_|__||__|").view(shape), (torch.arange(10) > 0).view(shape)
         ways = list(itertools.combinations(range(1, 10), number))
         for tolerance, error in ((0, 1e-12), (1, 0.05)):
             total = 0.0
             for way in ways:
                 mine = torch.zeros(10)
                 mine[list(way)] = 1
+                mine = mine.view(shape)
                 total += boundary_match(mine, theirs, counted, tolerance=tolerance, draws=1).f1
             match = boundary_match(mine, theirs, counted, tolerance=tolerance, draws=400)
             assert match.chance_f1 == pytest.approx(total / len(ways), abs=error), (number, tolerance)
@@ -118,7 +120,20 @@ def test_kappa_jaccard_and_correlation_by_hand():
         assert math.isnan(cohen_kappa(same, same)) and math.isnan(boundary_correlation(same, same))
         assert cohen_kappa(same, 1 - same) == 0.0
     assert jaccard(same, same) == 1.0 and math.isnan(jaccard(1 - same, 1 - same))
-    assert math.isnan(boundary_correlation(torch.full((5,), 0.2), torch.rand(5)))
+    for constant in (torch.full((5,), 0.2), torch.full((5,), 1)):
+        assert math.isnan(boundary_correlation(constant, torch.rand(5)))
+        assert math.isnan(boundary_correlation(torch.rand(5), constant))
+
+
+def test_correlations_are_exact_and_at_most_one(seeded):
+    """Also of probabilities that hardly differ; against the standard library."""
+    for seed in range(100):
+        p, q = 0.5 + 1e-4 * torch.rand(2, 9, generator=seeded(seed))
+        expected = statistics.correlation(p.tolist(), q.tolist())
+        assert boundary_correlation(p, q) == pytest.approx(expected, abs=1e-9)
+        p = p.double()
+        for scale in (1 / 3, -1 / 3):  # rounding must not lead beyond the bounds
+            assert 1 - 1e-9 < abs(boundary_correlation(p, scale * p)) <= 1.0
 
 
 def test_a_matrix_has_two_draws_of_each_on_its_diagonal():

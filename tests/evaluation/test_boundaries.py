@@ -38,6 +38,8 @@ def test_lengths_by_hand():
     counted[:, 0] = False  # forced: no token of one byte, and the next one is counted from it
     assert token_lengths(boundaries, counted).tolist() == [3, 1, 2, 3]
     assert token_lengths(boundaries[0], counted[0]).tolist() == [3, 1]
+    sparse = torch.tensor([[0, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 1]])  # rows without a boundary have no token
+    assert token_lengths(sparse).tolist() == [2, 1, 1, 2]
     for row in torch.rand(5, 40) < 0.3:
         assert int(token_lengths(row).sum()) == int(row.nonzero().max()) + 1  # every byte up to the last boundary
 
@@ -69,6 +71,9 @@ def test_entropy_by_hand():
     assert policy_entropy(probabilities) == pytest.approx((quarter + 1.0) / 4)
     assert policy_entropy(probabilities, torch.tensor([0, 1, 0, 0])) == pytest.approx(quarter)
     assert policy_entropy(torch.tensor([0.0, 1.0])) == 0.0
+    tenth = torch.tensor([0.1])
+    exact = -sum(p * math.log2(p) for p in (tenth.item(), 1 - tenth.item()))
+    assert policy_entropy(tenth) == pytest.approx(exact, rel=1e-12)
 
 
 def test_entropy_of_draws_is_that_of_the_strings_on_average():
@@ -100,6 +105,9 @@ def test_metrics_of_several_texts_are_those_of_all_their_bytes():
     for name, places in (("share", laid), ("chance", free)):
         spaces = [part.text[at : at + 1].isspace() for part, at in places]
         assert metrics["white_space"][name] == sum(spaces) / len(places)
+        words = [[byte >= 128 or chr(byte).isalnum() for byte in part.text[at - 1 : at + 1]] for part, at in places]
+        first = words.count([False, True]) / len(places)
+        assert metrics["word_edges"]["first_letter"][name] == metrics["word_positions"]["start"]["0"][name] == first
     entropies = [policy_entropy(part.probabilities[at : at + 1]) for part, at in free]
     assert metrics["entropy"]["bits_per_byte"] == pytest.approx(sum(entropies) / len(free))
     mean = statistics.fmean(float(part.probabilities[at]) for part, at in free)

@@ -121,6 +121,11 @@ def test_pieces_have_random_numbers_of_their_own_and_all_must_be_likeliest(model
     assert {(0, True), (1, True), (2, False), (3, False), (4, False)} <= found
 
 
+def test_every_seed_piece_and_text_has_a_seed_of_its_own():
+    texts = (b"a", b"b", b"1 a")
+    assert len({continuation_seed(*key) for key in itertools.product(range(3), range(3), texts)}) == 27
+
+
 def test_passes_are_as_large_as_allowed(model, monkeypatch):
     """Rows are continuations times draws; bytes are those that are read."""
     shapes, run = [], SegmentedModel.run
@@ -136,6 +141,11 @@ def test_passes_are_as_large_as_allowed(model, monkeypatch):
             assert max(count for count, _ in shapes) == rows * samples
         assert all(count == samples or count * length <= num_bytes for count, length in shapes)
         assert sum(count for count, _ in shapes) == 2 * samples * len([pair for pair in PAIRS if pair != ("", "x")])
+    for num_bytes, counts in ((20, [2, 2]), (19, [1] * 4)):  # of ten bytes each
+        shapes.clear()
+        monkeypatch.setattr(continuations, "BATCH_BYTES", num_bytes)
+        continuation_log_likelihood(model, ["ten bytes"] * 4, ["ab"] * 4)
+        assert [count for count, _ in shapes] == counts
 
 
 @torch.no_grad()

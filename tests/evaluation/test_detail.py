@@ -92,6 +92,7 @@ def test_relative_rewards_are_compared_at_the_given_rate():
     relative = read_detail(rated, TEXT, generator=seeded(), reward="relative", **options)
     expected = plain.rewards[:-1] - (even.early_nats - even.final_nats - 0.25 * even.boundaries)
     torch.testing.assert_close(relative.rewards[:-1], expected)
+    torch.testing.assert_close(relative.advantages, plain.advantages, equal_nan=True)  # all draws are compared alike
 
 
 def test_advantages_are_those_of_the_baseline_over_the_free_decisions(model):
@@ -132,10 +133,12 @@ def test_rules_have_no_probabilities_and_no_advantages(model):
         assert not detail.returns[:-1].isnan().any(), name
         assert bool(detail.scores[1:16].isnan().all()) == (name == "spacebyte"), name
         assert detail.scores[detail.forced].isnan().all(), name
-    risen = make_segmenter("entropy-threshold", model, predictor="early_exit", threshold_add=0.0).double().eval()
-    scores = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=risen).scores
-    assert not scores.isinf().any() and scores.nan_to_num().abs().max() < 100  # no score where entropy did not rise
-    assert 5 < int(scores.isnan().sum()) < len(scores)
+    for fidelity in ("paper", "released"):  # the second byte of the released rule is infinite, too
+        options = {"predictor": "early_exit", "threshold_add": 0.0, "fidelity": fidelity}
+        risen = make_segmenter("entropy-threshold", model, **options).double().eval()
+        scores = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=risen).scores
+        assert not scores.isinf().any() and scores.nan_to_num().abs().max() < 100  # no score where entropy did not rise
+        assert 5 < int(scores.isnan().sum()) < len(scores)
     drawn = make_segmenter("bernoulli", model, rate=0.4).eval()
     detail = read_detail(model, TEXT, context=16, gamma=0.9, segmenter=drawn, generator=seeded())
     assert detail.probabilities[1].item() == pytest.approx(0.4, abs=1e-6)

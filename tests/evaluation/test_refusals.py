@@ -69,7 +69,7 @@ def test_boundary_metrics():
 
 
 def test_costs():
-    costs = (NONE, NONE), (torch.tensor([3, 0]), ONES(2)), (torch.tensor([3]), ONES(2))
+    costs = (NONE, NONE), (torch.tensor([3, 0]), ONES(2)), (torch.tensor([3]), ONES(2)), (ONES(2, 2), ONES(2, 2))
     means = e.corpus_bits_per_byte, e.corpus_standard_error, e.document_bits_per_byte, e.document_standard_error
     refuse(
         *((lambda m=m, c=c: m(*c), "counts and nats must be") for m in means for c in costs),

@@ -199,6 +199,19 @@ def test_answers_are_kept_and_counted_by_their_kind(model, capsys):
             assert (f"rltok {kind}: 100%" in capsys.readouterr().err) == (not quiet)
 
 
+def test_long_requests_come_first_and_equal_options_together(model, monkeypatch):
+    lm, asked, written = RltokLM(model), [], []
+    monkeypatch.setattr(lm, "_score", lambda pairs: asked.extend(pairs) or [(0.0, True)] * len(pairs))
+    pairs = [("a", " b"), ("abc", " d"), ("ab", " cdefgh")]
+    scores(lm, pairs)
+    assert asked == [pairs[2], pairs[1], pairs[0]]  # by context and continuation together
+    monkeypatch.setattr(lm, "write", lambda contexts, options: written.append(contexts) or contexts)
+    options = {"until": ["z"], "max_gen_toks": 9}
+    other = dict(reversed(options.items()))
+    lm.generate_until(requests("generate_until", ("a", options), ("bb", {**options, "until": []}), ("c", other)), True)
+    assert sorted(written) == [["a", "c"], ["bb"]]
+
+
 def test_the_empty_text_is_certain(model):
     lm = RltokLM(model)
     scored = lm.loglikelihood_rolling(requests("loglikelihood_rolling", ("",), ("x",), ("",)), True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -72,6 +73,12 @@ def _own_folder(tmp_path_factory, monkeypatch):
         monkeypatch.setattr(module, "HF_HUB_OFFLINE", True)
 
 
+def kept_copies() -> list[Path]:
+    import datasets
+
+    return [*Path(datasets.config.HF_DATASETS_CACHE).rglob("*.arrow")]
+
+
 def write_lines(path, rows) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
@@ -137,7 +144,8 @@ def test_texts_by_hand(tmp_path):
             else:
                 write_lines(path, ROWS[name])
             assert read_task(name, tmp_path) == EXPECTED[name], path
-        assert read_task(name, tmp_path, limit=1) == EXPECTED[name][:1]
+        assert read_task(name, tmp_path, limit=1) == read_task(name, str(tmp_path), limit=1) == EXPECTED[name][:1]
+    assert kept_copies() == []
 
 
 def test_a_copy_of_the_repository_is_read_with_its_configuration_and_split(tmp_path):
@@ -153,6 +161,7 @@ def test_a_copy_of_the_repository_is_read_with_its_configuration_and_split(tmp_p
     ]
     (tmp_path / "arc_easy" / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
     assert read_task("arc_easy", tmp_path) == EXPECTED["arc_easy"]
+    assert kept_copies() == []
 
 
 def test_the_hub_is_asked_for_one_revision_configuration_and_split(monkeypatch):

@@ -173,8 +173,19 @@ def test_policies_by_name_have_their_rate_and_others_their_name():
     assert result.policy.rates.item() == 6 / 11 and result.reference.policy == "after_spaces"
     always = evaluate_policy("always", "to be or not", reference="random", model=half, num_steps=12)
     assert torch.equal(always.reference.boundaries, always.policy.boundaries)
+    shortest = evaluate_policy("never", ["ab"], reference="random", model=half, num_steps=12)  # of first bytes alone
+    assert shortest.reference.boundaries.tolist() == shortest.policy.boundaries.tolist()
     agent = evaluate_policy(Agent(), "to be or not", deterministic=True, model=half, num_steps=12)
     assert str(agent).splitlines()[0].split() == ["1", "texts", "Agent", "uniform", "difference"]
+
+
+def test_agents_are_asked_for_the_likelier_action_if_it_is_wanted(monkeypatch):
+    asked: list[bool] = []
+    monkeypatch.setattr(Agent, "predict", lambda self, seen, state, begins, how: (asked.append(how) or [0] * 2, None))
+    for how, options in ((False, {}), (False, {"deterministic": False}), (True, {"deterministic": True})):
+        asked.clear()
+        evaluate_policy(Agent(), ["to be", "be"], reference="never", num_steps=4, **options)
+        assert asked == [how] * 4, options
 
 
 def test_refusals():
@@ -219,9 +230,11 @@ def test_texts_and_draws_follow_the_seed_alone():
     for name in ("policy", "reference"):  # of the same texts
         assert not torch.equal(getattr(first, name).boundaries, getattr(other, name).boundaries)
     given = {"reference": "uniform", "num_envs": 32, "deterministic": False, "batched": True, "seed": 0}
-    plain, same = (evaluate_policy(RandomActor(0.5), TEXTS, num_steps=12, **how) for how in ({}, given))
+    texts = TEXTS * 7  # more than a batch
+    plain, same = (evaluate_policy(RandomActor(0.5), texts, num_steps=12, **how) for how in ({}, given))
     for name in ("policy", "reference"):  # by default
         assert torch.equal(getattr(plain, name).boundaries, getattr(same, name).boundaries)
+    assert len(evaluate_policy("never", num_steps=2).texts) == 64
     documents = ["abc", "de", "a document that is cut"]
     short = evaluate_policy("always", 9, text=documents, short_documents="whole", num_steps=5, num_envs=4)
     assert set(short.texts) <= {b"abc", b"de", *(documents[2].encode()[n : n + 6] for n in range(17))}

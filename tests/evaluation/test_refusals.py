@@ -20,6 +20,7 @@ from .conftest import small_model
 
 ONES, NONE, AB = torch.ones, torch.zeros(0), text_to_ids("ab")
 ONE_BYTE = Segmentation(b"x", torch.tensor([True]), torch.ones(1))
+TWO_BYTES = Segmentation(b"to", torch.tensor([True, False]), torch.ones(2))
 NOTHING, OWN = "counted must hold at least one byte, got none", "belongs to the model's own policy, got it with"
 
 
@@ -60,6 +61,8 @@ def test_boundary_metrics():
             (lambda q=q: e.summarise_lengths(ONES(1), quantiles=(q,)), rf"quantiles must lie in \(0, 1\], got {q}")
             for q in (0.0, 1.5)
         ),
+        (lambda: e.summarise_lengths(ONES(1), longest=0), at_least("longest", 1, 0)),
+        (lambda: e.join_texts([TWO_BYTES], gap=0), at_least("gap", 1, 0)),
         (lambda: e.policy_entropy(torch.tensor([0.5, 1.5])), r"probabilities must lie in \[0, 1\], got 1.5"),
         (lambda: e.policy_entropy(torch.tensor([torch.nan])), r"probabilities must lie in \[0, 1\], got nan"),
         (lambda: e.policy_entropy(ONES(1), ONES(1) < 0), NOTHING),

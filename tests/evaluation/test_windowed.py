@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from rltok_rl.agents.segmenters import make_segmenter
 
 from rltok_rl.evaluation import Reading, cut_windows, read_text, summarise, windowed
+from rltok_rl.evaluation.continuations import continuation_log_likelihood
 from rltok_rl.evaluation.windowed import lay_windows
 from rltok_rl.text import text_to_ids
 
@@ -94,6 +96,15 @@ def test_each_byte_costs_a_forward_pass_over_its_context(model):
         assert len(set(starts)) == read.num_windows
         assert_close(read.final_nats, costs)
         assert read.boundaries.tolist() == [bool(one.boundaries[0, -1]) for one in out], (context, stride)
+
+
+def test_rules_are_greedy_already(model):
+    rule = make_segmenter("spacebyte", model)
+    one, other = (read_text(model, SHORT, context=16, segmenter=rule, greedy=greedy) for greedy in (False, True))
+    assert torch.equal(one.boundaries, other.boundaries) and torch.equal(one.final_nats, other.final_nats)
+    pair = ["The cat"], [" sat on"]
+    scores = [continuation_log_likelihood(model, *pair, segmenter=rule, greedy=greedy) for greedy in (False, True)]
+    assert torch.equal(scores[0].log_likelihood, scores[1].log_likelihood)
 
 
 def test_batches_change_nothing_and_progress_counts_every_byte_once(model, seeded, monkeypatch):

@@ -14,8 +14,11 @@ from rltok_rl.agents.segmenters import (
     Predictor,
     calibrate,
 )
+from rltok_rl.agents.segmenters.byte_model import ByteModel
 
 from rltok_rl.functional.boundary_rules import never_twice
+from rltok_rl.functional.rewards import prediction_entropy
+from rltok_rl.models import UNet, preset
 
 from .definition import CASES, Case, build, texts
 
@@ -56,6 +59,9 @@ class ListedEntropies(Predictor):
     def forward(self, states, byte_ids):
         return self.rows[:, : byte_ids.shape[1]]
 
+    def step(self, states, byte_ids, position, memory):
+        return self.rows[:, int(position[0])]
+
 
 NATS = [0.1, 2.0, 0.5, 1.4, 1.2, 3.0, 3.5, 1.5]
 
@@ -79,6 +85,11 @@ def test_entropy_rules_on_eight_numbers():
         segmenter = kind(ListedEntropies(NATS), **target, **options)
         drawn = segmenter(torch.zeros(1, 8, 1), torch.zeros(1, 8, dtype=torch.int64)).boundaries[0]
         assert drawn.nonzero().flatten().tolist() == expected, (kind, options)
+        state, streamed = segmenter.start(1), []
+        for _ in range(8):
+            segments, state = segmenter.step(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), state)
+            streamed.append(bool(segments.boundaries))
+        assert streamed == drawn.tolist(), (kind, options)
 
 
 def test_a_spike_rises_by_more_than_its_margin():
@@ -91,6 +102,7 @@ def test_a_spike_rises_by_more_than_its_margin():
         segmenter = EntropySpike(ListedEntropies(NATS), **options)
         drawn = segmenter(torch.zeros(1, 8, 1), torch.zeros(1, 8, dtype=torch.int64)).boundaries[0]
         assert drawn.nonzero().flatten().tolist() == expected, options
+    assert EntropySpike(ListedEntropies(NATS)).lags == 2
     rounding = EntropySpike(ListedEntropies([1.0, 1.00005, 1.00005, 1.0003]))
     drawn = rounding(torch.zeros(1, 4, 1), torch.zeros(1, 4, dtype=torch.int64)).boundaries[0]
     assert drawn.nonzero().flatten().tolist() == [0, 3]
@@ -106,10 +118,46 @@ def test_a_predictor_of_its_own_learns_from_every_byte_but_the_first():
         if length > 1:
             scores = segmenter.predictor.model(byte_ids)[:, :-1].log_softmax(-1)
             torch.testing.assert_close(losses["predictor"], -scores.gather(-1, byte_ids[:, 1:, None]).mean())
+            entropies = prediction_entropy(segmenter.predictor.model(byte_ids))
+            torch.testing.assert_close(segments.scores, entropies)
     exit_model, early = build(CASES["entropy-threshold, early exit"])
     byte_ids = texts(2, 9)
     segments = early(exit_model.encode(byte_ids), byte_ids)
+    entropies = prediction_entropy(exit_model.early_logits(exit_model.encode(byte_ids)))
+    torch.testing.assert_close(segments.scores, entropies.detach())
     assert early.losses(segments, byte_ids, torch.zeros(2, 9, 256)) == {} and not segments.scores.requires_grad
+
+
+def test_a_fresh_byte_model_keeps_sizes():
+    """Every layer's output is as large as its input, but the head's, whose first predictions are close to uniform."""
+    torch.manual_seed(0)
+    config = preset("tiny", width=64, norm_eps=0.5, num_encoder_layers=2, byte_mlp_ratio=3, head_bias=True)
+    model = ByteModel(config)
+    assert float(model.embedding.weight.detach().std()) == pytest.approx(1 / 8, rel=0.05)  # times sqrt(64)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            size = 0.02 if module is model.head.projection else module.in_features**-0.5
+            assert float(module.weight.detach().std()) == pytest.approx(size, rel=0.05)
+            assert module.bias is None or not module.bias.any()
+    assert model.norm.eps == 0.5
+    layers = UNet(config).encoder.state_dict()  # of the same shapes
+    assert {name: x.shape for name, x in model.layers.state_dict().items()} == {n: x.shape for n, x in layers.items()}
+
+
+def test_thresholds_are_compared_in_double_precision():
+    """An entropy in single precision lies above a threshold that single precision could not tell from it."""
+    entropy = float(torch.tensor(1.4))
+    for kind, nats in (
+        (EntropyThreshold, [0.1, 1.4]),
+        (EntropyCombined, [0, 0, 1.4]),
+        (EntropyCombinedReleased, [0, 0, 0, 1.4]),
+    ):
+        for theta, drawn in ((entropy - 1e-9, True), (entropy, False), (entropy + 1e-9, False)):
+            predictor = ListedEntropies(nats)
+            predictor.rows = predictor.rows.float()
+            segmenter = kind(predictor, target_rate=0.2, threshold=theta)
+            byte_ids = torch.zeros(1, len(nats), dtype=torch.int64)
+            assert bool(segmenter(torch.zeros(1, len(nats), 1), byte_ids).boundaries[0, -1]) == drawn, (kind, theta)
 
 
 def released_starts(entropies: list[float], theta: float, theta_add: float) -> set[int]:
@@ -180,6 +228,9 @@ def test_calibration_is_exact_on_its_own_text():
     few = torch.tensor([[math.inf, math.inf, -math.inf, 1.0, -math.inf, 2.0]])
     for rule, scores in ((combined, rising), (released, few)):  # files hold finite numbers
         assert -1e31 < rule.threshold_for([scores], 4.0) < 1
+    apart = torch.tensor([[-math.inf, -math.inf, 1, -math.inf, 2, -math.inf, 3, -math.inf, 4, -math.inf]])
+    for count in range(1, 6):  # no boundary frees another: the threshold that is found is the best
+        assert int(never_twice(apart > combined.threshold_for([apart], float(count))).sum()) == count
     with pytest.raises(ValueError, match="rate must be at most 0.5, .* got 0.75"):
         combined.threshold_for([rising], 6.0)
     released.threshold_add = 1e-3

@@ -208,9 +208,9 @@ def test_actors_take_the_likelier_decision_when_exploration_is_off():
     for name in ("learned", "bernoulli"):
         model, segmenter = build(CASES[name])
         byte_ids = texts(2, 19)
-        assert segmenter.draws_at_random
+        assert segmenter.draws_at_random and SegmenterActor(segmenter).draws_at_random
         with set_exploration_type(ExplorationType.DETERMINISTIC):
-            assert not segmenter.draws_at_random
+            assert not segmenter.draws_at_random and not SegmenterActor(segmenter).draws_at_random
             segments = segmenter(model.encode(byte_ids), byte_ids)
             streamed, _ = read_streamed(model, segmenter, byte_ids, fixed_uniforms(byte_ids))
         assert torch.equal(segments.boundaries[:, 1:], segments.logits[:, 1:] > 0), name
@@ -326,6 +326,13 @@ def test_options_that_are_given_are_the_ones_that_count():
     assert stride.target_rate == 1 / 7  # nearest to 1 / 0.15, not below it
     drawn = stride(torch.zeros(1, 15, 1), torch.zeros(1, 15, dtype=torch.int64)).boundaries[0]
     assert drawn.nonzero().flatten().tolist() == [0, 7, 14]
+    assert (made("learned").target_rate, made("whitespace").target_rate, made("stride", stride=4).target_rate) == (
+        *(0.15, None, 0.25),
+    )
+    assert made("spacebyte").repeat is True and made("hnet").smoothing == "scan"
+    for predictor in ("trained", "early_exit", "own"):
+        assert made("entropy-spike", predictor=predictor).lags == 2
+    assert made("entropy-spike").fidelity == "paper"
     assert made("random").block == 4096 and made("random", block=9).block == 9
     magnet = made("magnet", rate=0.3, rates={"latin": 0.4}, hidden=8)
     assert magnet.by_script == {"other": 0.3, "latin": 0.4, "devanagari": 0.08, "cyrillic": 0.1}
@@ -350,6 +357,7 @@ def test_options_that_are_given_are_the_ones_that_count():
     assert (grouped.block, grouped.group_size, grouped.advantage, grouped.detached) == (64, 4, "centred", True)
     assert all(segmenter.evaluation == "sample" for segmenter in (grouped, magnet, made("gumbel", hidden=8)))
     trained = {"predictor": "trained", "tokenizer": PIECES}
+    assert made("unigram", **trained).fidelity == "paper" and made("unigram", **trained).split is PIECES
     for name, hidden in (
         ("gumbel", 2048),
         ("magnet", 2048),
@@ -435,6 +443,10 @@ def test_actors_draw_with_the_numbers_that_they_are_given():
         for part, value in own.items():
             assert losses[f"segmenter_{part}"].shape == byte_ids.shape
             assert (losses[f"segmenter_{part}"] == value).all(), name
+    model, early = build(CASES["entropy-threshold, early exit"])  # which has nothing to learn
+    segments = early(model.encode(byte_ids), byte_ids)
+    (loss,) = SegmenterActor(early).losses(segments, byte_ids, torch.zeros(2, 40, 256)).values()
+    assert loss.shape == byte_ids.shape and not loss.any()
 
 
 @pytest.mark.parametrize("begin_of_text", [False, True])
@@ -472,6 +484,8 @@ def test_written_bytes_are_drawn_as_asked_and_scored_by_the_model():
             return list(write_on(model, segmenter, b"to", generator=generator, **{"max_bytes": 5, **options}))  # noqa: B023
 
         likeliest = [int(step.byte_ids) for step in write(temperature=0.0)]
+        as_they_are = [[int(step.byte_ids) for step in write(**how)] for how in ({}, {"temperature": 1.0})]
+        assert as_they_are[0] == as_they_are[1] != likeliest
         for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-6}):
             assert [int(step.byte_ids) for step in write(**options)] == likeliest, options
         steps = write(temperature=3.0)
@@ -578,13 +592,25 @@ def test_refusals():
         ("grouped", {"advantage": "best"}, r"advantage must be one of \['centred', .*'best'"),
         ("entropy-monotonic", {"threshold_add": 0.1}, "threshold_add belongs to rule 'global', got 0.1"),
         ("entropy-monotonic", {"fidelity": "released"}, "fidelity belongs to the rule with threshold_add, got 'rel"),
+        *(
+            (
+                "entropy-threshold",
+                {"predictor": "early_exit", size: 2},
+                "window and num_layers belong to predictor 'own'",
+            )
+            for size in ("window", "num_layers")
+        ),
         ("entropy-threshold", {"fidelity": "code"}, r"fidelity must be one of \['paper', 'released'\], got 'code'"),
     ]:
         with pytest.raises(ValueError, match=words):
             make_segmenter(name, model, **options)
     for name, option in (
         *((name, "hidden") for name in ("gumbel", "magnet", "grouped", "entropy-spike", "unigram")),
-        *((f"entropy-{rule}", size) for rule in ("spike", "threshold") for size in ("window", "num_layers")),
+        *(
+            (f"entropy-{rule}", size)
+            for rule in ("spike", "threshold", "monotonic")
+            for size in ("window", "num_layers")
+        ),
         ("entropy-spike", "lags"),
     ):
         for value in (-1, 0, 1.5, 2**63, *([10**12] if option in ("hidden", "num_layers") else [])):

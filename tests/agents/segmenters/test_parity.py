@@ -89,14 +89,19 @@ def test_the_published_predictors():
             assert isinstance(act, activation) and segmenter.temperature == temperature
             assert segmenter.eval().draws_at_random  # as the released code
             assert 0.5 < segmenter.tokens.null.std() < 2
+    spikes = TrainedSpike(of_width(8), hidden=4)
+    assert (spikes.lags, spikes.fidelity) == (2, "paper")
     routed = make_segmenter("hnet", UNet(preset("tiny", norm_eps=0.5)))
     assert routed.byte_norm.eps == routed.token_norm.eps == 0.5
 
 
-@pytest.mark.parametrize(("fidelity", "lags"), [("paper", 2), ("released", 2), ("paper", 4)])
-def test_spike_targets_come_from_the_final_logits(fidelity, lags):
+@pytest.mark.parametrize(
+    ("fidelity", "lags", "size"), [("paper", 2, 3), ("released", 2, 3), ("paper", 4, 3), ("paper", 2, 1e-3)]
+)
+def test_spike_targets_come_from_the_final_logits(fidelity, lags, size):
+    """However small a spike is."""
     segmenter = TrainedSpike(of_width(8), hidden=4, fidelity=fidelity, lags=lags).double()
-    final = torch.randn(2, 12, 256, dtype=torch.float64).mul(3).requires_grad_()
+    final = torch.randn(2, 12, 256, dtype=torch.float64).mul(size).requires_grad_()
     segments = segmenter(torch.randn(2, 12, 8, dtype=torch.float64), torch.zeros(2, 12, dtype=torch.int64))
     (loss,) = segmenter.losses(segments, torch.zeros(2, 12), final).values()
     target = entropy_spikes(prediction_entropy(final), lags).double()

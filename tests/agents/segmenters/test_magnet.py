@@ -43,17 +43,17 @@ def test_each_byte_is_read_by_the_predictor_of_its_script(segmenter):
 
 def test_a_step_knows_characters_of_four_bytes(segmenter):
     """A Gothic letter after a Latin one is of no script that is named, once its fourth byte has been read."""
-    byte_ids = text_to_ids("a\U00010348.")[None]
-    assert scripts_of(byte_ids)[0].tolist() == [1, 1, 1, 1, 0, 0]
+    byte_ids = text_to_ids("1a\U00010348.")[None]
+    assert scripts_of(byte_ids)[0].tolist() == [0, 1, 1, 1, 1, 0, 0]
     states, state = random_states(byte_ids), segmenter.start(1)
     whole = segmenter(states, byte_ids)
-    for t in range(6):
+    for t in range(7):
         step, state = segmenter.step(states[:, t], byte_ids[:, t], state)
         torch.testing.assert_close(step.logits, whole.logits[:, t], rtol=0, atol=1e-14)
 
 
 def test_the_loss_is_the_binomial_of_every_script(segmenter):
-    byte_ids = torch.stack([text_to_ids("abc де भाषा")[:19], text_to_ids("1, 2: наука a.")[:19]])
+    byte_ids = torch.stack([text_to_ids("a, 2 भाषा де")[:19], text_to_ids("1, 2: наука a.")[:19]])
     segments = segmenter(random_states(byte_ids), byte_ids)
     (loss,) = segmenter.losses(segments, byte_ids, byte_ids).values()
     rates = {"other": 0.3, "latin": 0.2, "devanagari": 0.08, "cyrillic": 0.1}

@@ -63,6 +63,8 @@ def test_positions_are_bytes_for_any_characters():
     marking.post_processor = TemplateProcessing("<s> $A", special_tokens=[("<s>", marking.token_to_id("<s>"))])
     assert TokenizerSplit(marking)(TEXT.encode()) == BPE(TEXT.encode())
     words = torch.tensor([256, *WORDS.encode()])  # a begin-of-text mark stands for the first byte's boundary
+    first = torch.tensor([[255, *b"ab"]])  # the largest byte is none
+    assert split_rows(lambda text: [1] * len(text), first).tolist() == [[True] * 3]
     for length in range(1, 9):
         expected = [True, False, *starts_of_pieces(BPE(WORDS.encode()[: length - 1]))[1:]][:length]
         assert split_rows(BPE, words[None, :length]).tolist() == [expected]
@@ -74,6 +76,8 @@ def test_larger_vocabularies_have_fewer_boundaries():
         counts = [len(train([WORDS * 3], vocabulary=size)(text)) for size in sizes]
         assert counts == sorted(counts, reverse=True) and counts[2] < counts[0] <= len(text)
     assert max(map(len, PIECES.tokenizer.get_vocab())) <= 16
+    long = train_unigram([" ".join(f"abcdefghijklmnop{letter}" for letter in "qrstuvw") * 30], vocabulary=400)
+    assert max(map(len, long.tokenizer.get_vocab())) == 16
     assert max(map(len, train_unigram([WORDS * 3], vocabulary=400, longest=3).tokenizer.get_vocab())) == 3
 
 

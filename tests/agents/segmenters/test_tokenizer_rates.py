@@ -65,6 +65,7 @@ def test_words_of_the_pre_tokenizers():
     text = TEXT.encode()
     floor = len(pre_tokenize("gpt2", text)) / len(text)
     assert choose_pre_tokenizer([text], floor) == "gpt2" and choose_pre_tokenizer([text], 0.9 * floor) == "spaces"
+    assert train_bpe([TEXT], vocabulary=260).words(text) == pre_tokenize("gpt2", text) != pre_tokenize("spaces", text)
     split = train_bpe([TEXT * 3], vocabulary=400, pre_tokenizer="spaces")
     assert split.words(text) == pre_tokenize("spaces", text) and "".join(split.pieces(text)) == "".join(
         split.words(text)
@@ -84,6 +85,7 @@ def test_text_grows_until_the_rate_is_met():
     assert str(met) == f"bpe: {met.rate:.4f} tokens per byte, {met.pieces} pieces trained on 400 bytes"
     unmet = grow_bpe(train, WINDOWS, 0.1, num_bytes=100, most_bytes=800)
     assert trained[2:] == [100, 400, 800] and not unmet.met and unmet.least > 0.1
+    assert unmet.least == least_rate(unmet.split, WINDOWS)
     rates = rates_by_merges(train(800), WINDOWS)
     smallest = int((rates == rates.min()).nonzero()[0])  # of several vocabularies that are as near
     assert unmet.pieces == 256 + smallest < 256 + len(rates) - 1
@@ -91,6 +93,10 @@ def test_text_grows_until_the_rate_is_met():
         rf"bpe: 0\.\d+ tokens per byte, \d+ pieces trained on 800 bytes; the target is 0.1, .* have {unmet.least:.4f}"
     )
     assert re.fullmatch(words, str(unmet))
+    least, trained[:] = float(rates_by_merges(train(100), WINDOWS)[-1]), []
+    near = grow_bpe(train, WINDOWS, least / 1.005, num_bytes=100, most_bytes=800)
+    assert near.met and trained == [100]  # a rate that is met within its tolerance needs no more text
+    assert grow_bpe(train, WINDOWS, 0.1, num_bytes=800, most_bytes=800).num_bytes == 800
     easy = grow_bpe(train, WINDOWS, 1.0, num_bytes=100, most_bytes=800)
     assert isinstance(easy, RatedBPE) and easy.pieces == 256 and easy.rate == 1.0
 

@@ -96,7 +96,7 @@ def read_detail(
     """
     reward_of = as_reward("early_exit" if reward == RELATIVE else reward)
     if estimator is not None:
-        warnings.warn("estimator is now baseline", DeprecationWarning, stacklevel=2)
+        warnings.warn("estimator is now baseline", DeprecationWarning, stacklevel=3)
         baseline = "none" if estimator == "discounted_return" else estimator
     baseline = renamed_word("baseline", baseline)
     if baseline not in BASELINES:

@@ -48,6 +48,8 @@ def test_rewards_returns_and_advantages_by_hand(marked, context):
     returns = [returns_by_hand(row, context, 0.9) for row in rewards]
     advantages = [mine - (one + other) / 2 for mine, one, other in zip(*returns, strict=True)]
     expected = [math.nan if t % context == 0 and not marked else advantage for t, advantage in enumerate(advantages)]
+    undecided = [] if marked else [*range(0, len(advantages), context)]  # after a mark, first bytes are decisions, too
+    assert detail.probabilities.isnan().nonzero().squeeze(1).tolist() == [*undecided, len(advantages)]
     assert detail.rewards.tolist() == pytest.approx([*rewards[0], math.nan], nan_ok=True)
     assert detail.returns.tolist() == pytest.approx([*returns[0], math.nan], nan_ok=True)
     assert detail.advantages.tolist() == pytest.approx([*expected, math.nan], nan_ok=True)
@@ -108,10 +110,12 @@ def test_advantages_are_those_of_the_baseline_over_the_free_decisions(model):
         returns = torch.tensor([returns_by_hand(row, 16, 0.9) for row in gains], dtype=torch.float64)
         expected = baseline(returns, mask=(~forced).expand_as(returns))[0].masked_fill(forced, math.nan)
         torch.testing.assert_close(detail.advantages[:-1], expected, equal_nan=True)
-    with pytest.warns(DeprecationWarning, match="estimator is now baseline"):
-        former = read_detail(model, TEXT, context=16, gamma=0.9, estimator="discounted_return", generator=seeded())
-    same = read_detail(model, TEXT, context=16, gamma=0.9, baseline="none", generator=seeded())
-    torch.testing.assert_close(former.advantages, same.advantages, equal_nan=True)
+    for estimator, name in (("discounted_return", "none"), ("leave_one_out", "leave_one_out")):
+        with pytest.warns(DeprecationWarning, match="estimator is now baseline") as warned:
+            former = read_detail(model, TEXT, context=16, gamma=0.9, estimator=estimator, generator=seeded())
+        assert warned[0].filename == __file__
+        same = read_detail(model, TEXT, context=16, gamma=0.9, baseline=name, generator=seeded())
+        torch.testing.assert_close(former.advantages, same.advantages, equal_nan=True)
     with pytest.warns(DeprecationWarning, match="baseline 'batch_centred' is now 'batch_mean'"):
         former = read_detail(model, TEXT, context=16, gamma=0.9, baseline="batch_centred", generator=seeded())
     same = read_detail(model, TEXT, context=16, gamma=0.9, baseline="batch_mean", draws=4, generator=seeded())

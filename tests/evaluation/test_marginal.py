@@ -205,6 +205,11 @@ def test_options_reach_the_particles(seeded):
 def test_batches_of_particles_change_nothing(model, seeded, monkeypatch):
     options = {"particles": 6, "context": 16, "stride": 11}
     whole = particle_nats(model, TEXTS[1:], generator=seeded(), **options)
+    sizes, stepper = [], marginal.Stepper
+    monkeypatch.setattr(marginal, "Stepper", lambda segmented, rows: sizes.append(rows) or stepper(segmented, rows))
+    monkeypatch.setattr(marginal, "BATCH_BYTES", 200)  # of two windows of 16 bytes with six particles each
+    particle_nats(model, TEXTS[0] * 2, generator=seeded(), **options)
+    assert sizes[-1] == max(sizes) == 12
     monkeypatch.setattr(marginal, "BATCH_BYTES", 1)
     torch.testing.assert_close(particle_nats(model, TEXTS[1:], generator=seeded(), **options), whole, atol=1e-3, rtol=0)
 

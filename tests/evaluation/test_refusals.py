@@ -50,6 +50,7 @@ def test_boundary_metrics():
         (lambda: e.boundary_match(ONES(3), ONES(3), ONES(4)), rf"{shape} boundaries, \[3\], got \[4\]"),
         (lambda: e.boundary_match(NONE, NONE), NOTHING),
         (lambda: e.boundary_match(ONES(3), ONES(3), tolerance=-1), at_least("tolerance", 0, -1)),
+        (lambda: e.boundary_match(ONES(3), ONES(3), tolerance=1, draws=0), at_least("draws", 1, 0)),
         (lambda: e.agreement_matrix([AB], [], e.jaccard), "strings and again must be as many, got 1 and 0"),
         (lambda: e.place_share(ONES(2), ONES(3)), r"boundaries must have the shape of byte_ids, \[2\], got \[3\]"),
         (lambda: e.word_edge_share(AB, ONES(2), ONES(1)), rf"{shape} byte_ids, \[2\], got \[1\]"),

@@ -61,11 +61,15 @@ def test_samples_are_streamed_too(short_window_model, seeded):
         assert whole.thresholded_rate == stream.thresholded_rate
 
 
-def test_a_target_rate_is_streamed(seeded):
+def test_a_target_rate_is_streamed(seeded, monkeypatch):
     model = small_model(rate_embedding=True)
     torch.nn.init.normal_(model.rate_embedding.weight, std=0.5)
     whole = read_text(model, TEXTS[0], target_rate=0.5, generator=seeded(), context=100)
-    stream = read_streamed(model, TEXTS[0], target_rate=0.5, generator=seeded())
+    monkeypatch.setattr(streamed, "_REPORT_EVERY", 16)
+    options = {"target_rate": 0.5, "progress": lambda done, *_: done_so_far.append(done)}
+    done_so_far: list[int] = []
+    stream = read_streamed(model, TEXTS[0], generator=seeded(), **options)
+    assert done_so_far == [1, 17, 33, 38]  # now and then, and at the end
     assert torch.equal(whole.boundaries, stream.boundaries)
     torch.testing.assert_close(whole.final_nats, stream.final_nats, atol=1e-4, rtol=0)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rltok_rl.evaluation.continuations import Continuations, continuation_log_likelihood
-from rltok_rl.evaluation.tasks import TASKS, Example, choice_metrics, read_task, score_examples
+from rltok_rl.evaluation.tasks import TASKS, Example, choice_metrics, clean_hellaswag, read_task, score_examples
 
 ROWS = {
     "piqa": [
@@ -146,6 +146,7 @@ def test_texts_by_hand(tmp_path):
             assert read_task(name, tmp_path) == EXPECTED[name], path
         assert read_task(name, tmp_path, limit=1) == read_task(name, str(tmp_path), limit=1) == EXPECTED[name][:1]
     assert kept_copies() == []
+    assert clean_hellaswag(" [title] Buy [title] wool ") == " Buy. wool"  # a mark that opens the text ends no sentence
 
 
 def test_a_copy_of_the_repository_is_read_with_its_configuration_and_split(tmp_path):
@@ -187,6 +188,20 @@ def test_without_the_hub_a_folder_is_asked_for():
     with pytest.raises(OSError, match=words) as raised:
         read_task("piqa")
     assert "\n" not in str(raised.value)
+
+
+def test_errors_of_the_hub_are_told_in_a_line(monkeypatch):
+    import datasets
+
+    for error, reason in ((OSError("first\nsecond"), "first"), (ConnectionError(), "ConnectionError")):
+
+        def fail(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(datasets, "load_dataset", fail)
+        with pytest.raises(OSError, match=f"{reason}; a folder of local files") as raised:
+            read_task("piqa")
+        assert "\n" not in str(raised.value)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):

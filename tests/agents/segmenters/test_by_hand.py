@@ -246,6 +246,7 @@ def test_calibration_is_exact_on_its_own_text():
             "which rises of more than threshold_add=0.001",
         ),
         (lambda: calibrate(segmenter, model, [texts(2, 10)], rate=0.05), "at least 0.1, which first bytes alone make"),
+        (lambda: calibrate(segmenter, model, [texts(2, 10)], rate=1.5), r"rate must lie in \(0, 1\], got 1.5"),
         (lambda: calibrate(segmenter, model, [texts(2, 1)]), "windows must have at least 2 bytes per row"),
         (
             lambda: calibrate(combined, combined_model, [byte_ids], rate=0.9),

@@ -28,6 +28,11 @@ from rltok_rl.agents.segmenters import (
     start_reading,
     write_on,
 )
+from rltok_rl.agents.segmenters.entropy import EntropySpike, EntropyThreshold, Predictor, entropy_threshold
+from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
+from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, TrainedSpike
+from rltok_rl.agents.segmenters.hnet import HNetSegmenter
+from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
 from rltok_rl.agents.segmenters.tokenizers import split_rows
 from torchrl.envs import ExplorationType
 from torchrl.envs.utils import set_exploration_type
@@ -37,7 +42,21 @@ from rltok_rl.diagnostics.segmenter_laws import SEGMENTER_LAWS, fixed_uniforms, 
 from rltok_rl.functional.boundary_rules import spacebyte
 from rltok_rl.models import UNet, preset
 
-from .definition import BPE, CASES, CAUSAL, HNET, ORACLES, PIECES, TEXT, WORDS, Case, assert_for_all, build, texts
+from .definition import (
+    BPE,
+    CASES,
+    CAUSAL,
+    HNET,
+    ORACLES,
+    PIECES,
+    TEXT,
+    WORDS,
+    Case,
+    assert_for_all,
+    build,
+    of_width,
+    texts,
+)
 
 APPENDIX_C = {
     "pooling": "attention",
@@ -586,6 +605,11 @@ def test_refusals():
         ("stride", {"rate": 0.2}, r"options of segmenter 'stride' must be among \['stride'\], got \['rate'\]"),
         ("random", {"rate": 0.0}, r"rate must lie in \(0, 1\], got 0.0"),
         ("magnet", {"rates": {"greek": 0.2}}, r"one of .*, got \['greek'\]"),
+        ("random", {"rate": 1.5}, r"rate must lie in \(0, 1\], got 1.5"),
+        *((name, {"block": 0}, "block must be an integer of at least 1, got 0") for name in ("random", "grouped")),
+        *((name, {"rate": 0.0}, r"rate must lie in \(0, 1\], got 0.0") for name in ("grouped", "entropy-threshold")),
+        *((name, {"rate": 1.0}, "target must lie strictly between 0 and 1, got 1.0") for name in ("gumbel", "hnet")),
+        ("magnet", {"rates": {"other": 0.2}}, r"rates must be by script, .* got \['other'\]"),
         ("magnet", {"rates": {"latin": 1.5}}, "target must lie strictly between 0 and 1"),
         ("magnet", {"evaluation": "greedy"}, "evaluation must be one of"),
         ("grouped", {"group_size": 1}, "group_size must be an integer of at least 2, got 1"),
@@ -628,6 +652,19 @@ def test_refusals():
             lambda: read_byte(model, oracle, start_reading(model, oracle, 1), bytes_[0, :1]),
             "segmenter must not look ahead to be streamed, got SpaceByte",
         ),
+        *(
+            (lambda kind=kind: kind(of_width(8), evaluation="greedy"), "evaluation must be one of .*, got 'greedy'")
+            for kind in (GumbelSegmenter, MagnetSegmenter, GroupedSegmenter)
+        ),
+        *(
+            (lambda kind=kind: kind(of_width(8), variant="large"), "variant must be one of .*, got 'large'")
+            for kind in (GumbelSegmenter, HNetSegmenter)
+        ),
+        (lambda: TrainedSpike(of_width(8), fidelity="code"), "fidelity must be one of .*, got 'code'"),
+        (lambda: entropy_threshold(model, fidelity="code"), "fidelity must be one of .*, got 'code'"),
+        (lambda: entropy_threshold(model, predictor="late"), "predictor must be one of .*, got 'late'"),
+        (lambda: EntropyThreshold(Predictor(), target_rate=0.2, rule="local"), "rule must be one of .*, got 'local'"),
+        (lambda: EntropySpike(Predictor(), lags=0), "lags must be an integer of at least 1, got 0"),
         (lambda: ActorSegmenter(segmenter), "actor must draw whole windows .*, got ExactRandom"),
         (lambda: SegmenterActor(segmenter)(states), "ExactRandom draws whole windows .*; read_byte reads byte by byte"),
         (lambda: segmenter(states[:0], bytes_[:0]), "must agree and not be empty"),

@@ -106,10 +106,10 @@ def test_a_rate_is_met_within_a_hundredth_of_itself():
     for target in (0.05, 0.2, 0.9):
         for share, met in ((0.985, False), (0.995, True), (1.0, True), (1.005, True), (1.015, False)):
             assert RatedBPE(split, target, share * target, 9, 0.0).met is met, (target, share)
-    text = TEXT.encode()
-    floor = least_rate(split, [text])
-    for share, name in ((1.1, "gpt2"), (0.995, "gpt2"), (0.985, "spaces")):
-        assert choose_pre_tokenizer([text], share * floor) == name
+    for windows in ([TEXT.encode()], WINDOWS):
+        floor = least_rate(split, windows)
+        for share, name in ((1.1, "gpt2"), (0.995, "gpt2"), (0.985, "spaces")):
+            assert choose_pre_tokenizer(windows, share * floor) == name
 
 
 def test_unigram_models_are_tried_between_one_piece_and_the_most(monkeypatch):

@@ -136,7 +136,13 @@ def test_refusals():
             "hidden and fidelity belong to predictor 'trained', got 8 and 'paper'",
         ),
         (lambda: unigram(tokenizer=PIECES, predictor="trained", fidelity="code"), "fidelity must be one of"),
-        (lambda: boundaries_of(BPESegmenter(lambda text: [1]), b"abc"), "split must give lengths that add up to 3"),
+        *(
+            (
+                lambda length=length: boundaries_of(BPESegmenter(lambda text: [length]), b"abc"),
+                f"split must give lengths that add up to 3 bytes, got {length}",
+            )
+            for length in (1, 4)
+        ),
         (lambda: starts_of_pieces([2, 0]), "lengths must be an integer of at least 1, got 0"),
         (lambda: train_bpe(["a"], vocabulary=10), "vocabulary must be an integer of at least 256, got 10"),
         (lambda: train_unigram(["a"], vocabulary=10), "vocabulary must be an integer of at least 257, got 10"),

@@ -385,7 +385,7 @@ def test_gpu_rollout_equals_the_stepped_one_on_cpu():
 def test_texts_that_restart_keep_their_rows():
     """Groups are read in the order of lengths: one may hold the first texts of all rows, in another order."""
     model = UNet(preset("tiny"))
-    documents = [bytes(65 + number % 26 for number in range(length)) for length in (30, 33, 38, 9, 7, 12)]
+    documents = [bytes(65 + number % 26 for number in range(length)) for length in (30, 33, 38, 9, 7)]
     env = ByteBoundaryEnv(model, TextSource(documents, short_documents="whole"), num_steps=40, batch_size=(2,), seed=0)
     permuted = False
     for seed in range(12):
@@ -394,7 +394,7 @@ def test_texts_that_restart_keep_their_rows():
         assert torch.equal(env.parallel_rollout(actions=actions)["action"], actions)
         env.set_seed(seed)
         groups = plan_texts(env, 40, None, stop_at_end=False).groups()
-        permuted |= any(group.row.tolist() == [1, 0] for group in groups)
+        permuted |= any(group.row.tolist() == [1, 0] and not group.start.any() for group in groups)
     assert permuted  # or nothing was tried
 
 

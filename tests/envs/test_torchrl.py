@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rltok_rl.agents import RandomActor
+from rltok_rl.agents import LearnedBoundaryActor, RandomActor
 from rltok_rl.envs import ParallelCollector
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
@@ -93,6 +93,12 @@ def test_a_parallel_collector_takes_options_that_ask_for_nothing(make_env):
     assert batch.shape == (2, 8) and "collector" not in batch.keys()
     with pytest.warns(FutureWarning, match="missing transforms"):  # the collector's own word, if it is asked to decide
         ParallelCollector(env, RandomActor(0.3), total_frames=16, auto_register_policy_transforms=None)
+
+
+def test_batches_of_a_parallel_collector_keep_no_graph(make_env, model):
+    (batch,) = ParallelCollector(make_env(), LearnedBoundaryActor(model), total_frames=72)
+    kept = batch.flatten_keys(".").items()
+    assert "action_log_prob" in batch.keys() and not [name for name, x in kept if x.requires_grad]
 
 
 def test_an_lstm_policy_steps_and_is_refused_elsewhere(make_env):

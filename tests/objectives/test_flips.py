@@ -24,6 +24,7 @@ MODELS = {
     "rates": {"rate_embedding": True},
     "routing": {"second_level": "routing", "num_token_layers": 2},
     "smoothing": {"smoothing": "detached"},
+    "rates and smoothing": {"rate_embedding": True, "smoothing": "detached"},
 }
 
 
@@ -50,7 +51,7 @@ def test_passes_of_some_rows_are_one_pass_of_all(name, layout):
 def test_rows_without_a_flip_are_the_rollout(name, layout, mode):
     """Random numbers are conditioned on its decisions: target rates, the soft cap and forced decisions are its own."""
     model = getattr(make_model(**MODELS[name]), mode)().double()
-    rates = {"target_rates": (0.1, 0.6)} if name == "rates" else {}
+    rates = {"target_rates": (0.1, 0.6)} if "rates" in name else {}
     env = ByteBoundaryEnv(model, PROSE, num_steps=23, batch_size=(3,), seed=1, **rates)
     rollout = env.parallel_rollout(LearnedBoundaryActor(model), generator=torch.Generator().manual_seed(2)).detach()
     if rates:

@@ -284,6 +284,9 @@ def test_ppo_with_a_critic(model, rollout):
     changed = judged.copy()
     changed["value_target"] = torch.where(judged["forced"].unsqueeze(-1), 99.0, judged["value_target"])
     assert torch.equal(loss(changed)["loss_critic"], loss(judged)["loss_critic"]), "forced decisions do not count"
+    alone = judged.exclude("state_value")
+    assert torch.equal(loss(alone)["loss_critic"], loss(judged)["loss_critic"])
+    assert "state_value" not in alone.keys(), "values of this update are not those of the next"
 
 
 @each(loss=[LanguageModelLoss, EarlyExitLoss], reduction=["mean", "sum", "none"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
@@ -55,6 +56,15 @@ def test_a_piece_that_two_merges_make():
         lengths = [len(keep_merges(split, n)(text.encode())) for n in range(0, len(content) - 256)]
         rates = rates_by_merges(split, [text.encode()]) * len(text)
         assert rates.round().int().tolist()[: len(lengths)] == lengths
+    file = json.loads(split.tokenizer.to_str())
+    merges, known = file["model"]["merges"], {*file["model"]["vocab"]}
+    made = {"".join(merge): tuple(merge) for merge in merges}
+    ways = (([piece[:at], piece[at:]], by) for piece, by in made.items() for at in range(1, len(piece)))
+    another = next(way for way, by in ways if {*way} <= known and tuple(way) != by)
+    file["model"]["merges"] = [*merges, another]  # makes a piece that an earlier merge makes, too
+    longer = read_tokenizer(json.dumps(file), type(split), trust_code=True)
+    kept = keep_merges(longer, len(merges))
+    assert kept.tokenizer.get_vocab() == content and [kept(w) for w in WINDOWS] == [split(w) for w in WINDOWS]
 
 
 def test_words_of_the_pre_tokenizers():

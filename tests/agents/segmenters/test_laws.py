@@ -345,9 +345,8 @@ def test_options_that_are_given_are_the_ones_that_count():
     assert stride.target_rate == 1 / 7  # nearest to 1 / 0.15, not below it
     drawn = stride(torch.zeros(1, 15, 1), torch.zeros(1, 15, dtype=torch.int64)).boundaries[0]
     assert drawn.nonzero().flatten().tolist() == [0, 7, 14]
-    assert (made("learned").target_rate, made("whitespace").target_rate, made("stride", stride=4).target_rate) == (
-        *(0.15, None, 0.25),
-    )
+    rates = [made("learned"), made("whitespace"), made("stride", stride=4)]
+    assert [segmenter.target_rate for segmenter in rates] == [0.15, None, 0.25]
     assert made("spacebyte").repeat is True and made("hnet").smoothing == "scan"
     for predictor in ("trained", "early_exit", "own"):
         assert made("entropy-spike", predictor=predictor).lags == 2

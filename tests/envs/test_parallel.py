@@ -299,7 +299,8 @@ def test_transforms_and_stepping_after_a_parallel_rollout(make_env, model):
     plain = make_env().parallel_rollout(actions=ONES, exclude=("encoder_state",))
     assert not any("encoder_state" in key for key in plain.keys(True, True))
     base = make_env()
-    base.parallel_rollout()
+    base.reset()
+    base.parallel_rollout()  # which drops the texts that are being stepped through
     with pytest.raises(RuntimeError, match="step was called before reset"):
         base.step(base.rand_action(rollout[:, 0].select("byte")))
     base.reset()

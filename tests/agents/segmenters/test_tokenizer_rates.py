@@ -65,6 +65,13 @@ def test_a_piece_that_two_merges_make():
     longer = read_tokenizer(json.dumps(file), type(split), trust_code=True)
     kept = keep_merges(longer, len(merges))
     assert kept.tokenizer.get_vocab() == content and [kept(w) for w in WINDOWS] == [split(w) for w in WINDOWS]
+    # In "abcd" the fourth merge waits for the fifth, because the first takes the b that the third needs.
+    merges = [("b", "c"), ("a", "b"), ("ab", "c"), ("abc", "d"), ("a", "bc")]
+    pieces = [*(piece for piece, place in content.items() if place < 256), "bc", "ab", "abc", "abcd"]
+    file["model"] |= {"merges": merges, "vocab": {piece: place for place, piece in enumerate(pieces)}}
+    small = read_tokenizer(json.dumps(file), type(split), trust_code=True)
+    lengths = [len(keep_merges(small, number)(b"abcd")) for number in range(6)]
+    assert (rates_by_merges(small, [b"abcd"]) * 4).tolist() == lengths == [4, 3, 3, 3, 3, 1]
 
 
 def test_words_of_the_pre_tokenizers():

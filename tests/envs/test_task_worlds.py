@@ -177,9 +177,7 @@ def test_steps_earn_what_whole_texts_say_alone_and_together(name):
     assert episode(5)[-1][3] and not episode(5)[-2][3]
 
 
-def test_switch_has_its_first_language_and_mistakes_are_named():
-    first = gymnasium.make("rltok_rl/Switch-2-v1", before=True).unwrapped
-    assert (ord("$") in first.language.alphabet) and ord("$") not in TaskGym("switch", 2).language.alphabet
+def test_defaults_are_those_of_the_task_and_grade():
     for default in (TaskGym("delay"), TaskVectorEnv()):
         assert (default.world.price, default.world.num_steps) == (0.25, 128) and TASKS["delay"].num_steps[0] == 128
     worlds = [TaskVectorEnv(2, grade=2, **task) for task in ({}, {"task": "delay"}, {"task": "noise"})]
@@ -189,6 +187,11 @@ def test_switch_has_its_first_language_and_mistakes_are_named():
     assert longer == {key: TASKS[key[0]].num_steps[key[1] - 1] for key in longer} and len({*longer.values()}) > 1
     assert TaskVectorEnv(2, num_steps=5, price=0.0).observation_space["position"].high.tolist() == [[5], [5]]
     assert TaskGym("delay", 3).language.entropy_rate != TaskGym("delay", 1).language.entropy_rate
+
+
+def test_switch_has_its_first_language_and_mistakes_are_named():
+    first = gymnasium.make("rltok_rl/Switch-2-v1", before=True).unwrapped
+    assert (ord("$") in first.language.alphabet) and ord("$") not in TaskGym("switch", 2).language.alphabet
     vector = TaskVectorEnv(2, num_steps=4)
     vector.reset(seed=0)
     env = TaskGym("delay", num_steps=4)

@@ -309,8 +309,8 @@ def test_ppo_passes_on_what_it_is_given(actor, rollout):
     loss = BoundaryClipPPOLoss(actor, clip_epsilon=(0.1, 0.4), entropy_coeff=0.2, process_group=group, **options)
     assert loss.normalize_advantage and loss.samples_mc_entropy == 3 and float(loss.entropy_coeff) == pytest.approx(0.2)
     for value in (1, torch.tensor(0.5)):
-        loss.entropy_coeff = BoundaryClipPPOLoss(actor, entropy_coeff=value, delay_actor=False).entropy_coeff
-        assert float(loss.entropy_coeff) == value
+        weighted = BoundaryClipPPOLoss(actor, entropy_coeff=value, delay_actor=False)
+        assert float(weighted.entropy_coeff) == value
     silent = BoundaryClipPPOLoss(actor, entropy_bonus=False)
     stored = ReturnEstimator(**OPTIONS)(rollout.detach())
     assert set(silent(stored).keys()) == set(silent.out_keys) and "loss_entropy" not in silent.out_keys

@@ -13,7 +13,7 @@ import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,13 +33,10 @@ STEP = ["experiment=paper-147m-fineweb", *TEXT, "data.num_rows=8", "data.num_ste
 PACKED = ["compute.tokens=packed", "compute.token_room=0.25"]
 EAGER = "compute.compile=false"
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm"}
-VARIANTS = {
-    "eager": [EAGER],
-    "compiled": ["compute.compile=true"],
-    "recomputed": [EAGER, "compute.recompute=layers"],
-    "compiled, recomputed": ["compute.compile=true", "compute.recompute=layers"],
-}
-ROWS = (1, 8, 16)
+VARIANTS = {"eager": [EAGER], "compiled": ["compute.compile=true"]}
+RECOMPUTED = {f"{name}, recomputed": [*options, "compute.recompute=layers"] for name, options in VARIANTS.items()}
+STEPS = {1: VARIANTS, 8: VARIANTS, 16: VARIANTS | RECOMPUTED}
+"""Options of each step by its rows; memory decides about recomputing, so it is timed with the most rows."""
 GOAL = 0.4  # of the peak; an H100's on a GPU that is not known
 
 
@@ -84,24 +81,27 @@ def large(device: str) -> list[BenchRow]:
         return []
     peak = peak_flops(torch.cuda.get_device_name()) or peak_flops("H100") or 0.0
     rows = []
-    for num_rows in ROWS:
-        for variant, options in VARIANTS.items():
+    for num_rows, variants in STEPS.items():
+        for variant, options in variants.items():
             name = f"step, 147M, B={num_rows}, T=4096, {variant}"
             try:
-                took, flops, memory = in_new_process(f"large.print_step({num_rows}, {options})")
+                step = in_new_process(f"large.print_step({num_rows}, {options})")
             except RuntimeError as error:  # the others still run
                 nan = {field: math.nan for field in ("ours_ms", "reference_ms", "ratio", "low", "high")}
                 rows.append(BenchRow(section="large", name=name, **nan, note=str(error)[-200:].replace("\n", " ")))
                 continue
-            least = flops / peak
-            speed = f"{num_rows * 4096 / took:,.0f} bytes/s, {memory / GIB:.1f} GiB"
-            note = f"{speed}; ratio: MFU of {peak / 1e12:.0f} TFLOP/s"
-            rows.append(row_of_pairs("large", name, [(took, least)], goal=GOAL, note=note))
+            speed = f"{num_rows * 4096 / step['seconds']:,.0f} bytes/s, {step['memory'] / GIB:.1f} GiB"
+            work = f"{step['kernels']:,.0f} kernels that take {1e3 * step['busy']:.1f} ms"
+            note = f"{speed}; {work}; ratio: MFU of {peak / 1e12:.0f} TFLOP/s"
+            rows.append(row_of_pairs("large", name, [(step["seconds"], step["flops"] / peak)], goal=GOAL, note=note))
     return rows
 
 
 def print_step(num_rows: int, options: list[str], device: str = "cuda") -> None:
-    """Print seconds of a step, median of ten, FLOPs of its matrix products, and peak memory, as JSON."""
+    """Print what a step costs, as JSON: seconds, FLOPs of matrix products, memory, kernels and their seconds.
+
+    Steps follow each other without a wait, as in training, where the host runs ahead.
+    """
     options = [*options, *(["baseline=none"] if num_rows == 1 else [])]  # a batch mean needs more rows
     config = compose_config([*STEP, *PACKED, f"data.num_rows={num_rows}", f"compute.device={device}", *options])
     trainer, _ = make_trainer(config, Processes(device=torch.device(device)))
@@ -109,10 +109,25 @@ def print_step(num_rows: int, options: list[str], device: str = "cuda") -> None:
     for _ in range(3):
         trainer.update()
     before = trainer.flops_done
-    took = statistics.median(seconds(trainer.advance) for _ in range(10))
+    took = statistics.median(seconds(trainer.advance, repeat=5) for _ in range(4))
     updates = len(trainer.fetch_metrics())  # without those that have to be repeated
+    flops = (trainer.flops_done - before) / updates
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-    print(json.dumps([took, (trainer.flops_done - before) / updates, peak]))
+    kernels, busy = device_work(trainer.advance)
+    print(json.dumps({"seconds": took, "flops": flops, "memory": peak, "kernels": kernels, "busy": busy}))
+
+
+def device_work(step: Callable[[], object], repeat: int = 2) -> tuple[float, float]:
+    """Return the number of kernels and copies that a GPU runs for a step, and the sum of their seconds."""
+    with torch.profiler.profile(activities=[*torch.profiler.supported_activities()]) as profile:
+        for _ in range(repeat):
+            step()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    on_gpu = [event for event in profile.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in on_gpu if not event.is_user_annotation]  # names of blocks cover kernels
+    seconds_busy = sum(event.self_device_time_total for event in events) / 1e6
+    return sum(event.count for event in events) / repeat, seconds_busy / repeat
 
 
 if __name__ == "__main__":

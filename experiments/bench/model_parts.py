@@ -29,8 +29,9 @@ from torch import Tensor
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.models import UNet
-from rltok_rl.models.attention import fastest_method, packed_attention, sliding_window_attention
+from rltok_rl.models.attention import fastest_method, packed_attention, sliding_window_attention, window_attention
 from rltok_rl.models.generation import stream
+from rltok_rl.models.layers import SCORES
 from rltok_rl.models.tokens import Packing, token_layout
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.training.options import compile_layers
@@ -73,8 +74,31 @@ def attention(device: str) -> list[BenchRow]:
             name = f"blocks / masked dense, T={length}, {str(dtype).removeprefix('torch.')}, forward + backward"
             timed = [partial(_backward, function, inputs(length, dtype)) for function in (blocks, masked)]
             rows.append(compare("attention", name, *timed, pairs=3))
+    if device == "cuda":
+        rows += [_flex_attention(cap) for cap in (None, 50.0)]
     timed = [partial(_backward, blocks, inputs(length, torch.float32)) for length in (4096, 8192)]
     return [*rows, compare("attention", "blocks at T=4096 / at T=8192", *timed, note="2 is linear")]
+
+
+def _flex_attention(cap: float | None, shape: tuple[int, int] = (8, 4096)) -> BenchRow:
+    """Flex attention of a compiled step at 147M against blocks, whose capped softmax is compiled there, too."""
+    inputs = [torch.randn(*shape, 12, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    options: dict[str, Any] = {"window": WINDOW, "cap": cap, "starts": None}
+    flat = window_attention(torch.Size(shape), torch.device("cuda"), head_size=64, traced=True, **options)
+
+    def flex(*heads: Tensor) -> Tensor:
+        return flat(*(x.flatten(0, 1) for x in heads))
+
+    def blocks(*heads: Tensor) -> Tensor:
+        before = SCORES.set("inductor")
+        try:
+            return sliding_window_attention(*heads, **options)
+        finally:
+            SCORES.reset(before)
+
+    timed = [partial(_backward, function, inputs) for function in (flex, blocks)]
+    name = f"flex / blocks, B=8, T=4096, 12 heads, cap={cap}, bfloat16, forward + backward"
+    return compare("attention", name, *timed, pairs=5)
 
 
 def decoding(device: str) -> list[BenchRow]:
@@ -211,7 +235,9 @@ def print_compiled(name: str, device: str, pairs: int) -> None:
     """Print seconds of compiling, numbers of programs and paired times of steps, as JSON."""
     keep_memory()
     precision = "float32" if device == "cpu" else "bfloat16"
-    ours, eager = (paper_trainer(fresh_model(name, device), *COMPILED[name], precision=precision) for _ in range(2))
+    layout = "padded" if device == "cpu" else Packing(tokens=0.3)
+    options: dict[str, Any] = {"precision": precision, "layout": layout}
+    ours, eager = (paper_trainer(fresh_model(name, device), *COMPILED[name], **options) for _ in range(2))
     compile_layers(ours.model)
     first = [seconds(ours.update) for _ in range(2)]  # of two numbers of tokens; later ones compile nothing
     programs = torch._dynamo.utils.counters["stats"]["unique_graphs"]

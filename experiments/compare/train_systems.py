@@ -107,7 +107,7 @@ def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     folder = Path(config.out) / "model"
-    model = UNet.from_pretrained(folder)
+    model = UNet.from_pretrained(folder, device=config.compute.device)
     segmenter = load_segmenter(folder, model)  # never custom code
     texts = read_texts(config.data, seed=config.seed)
     held = held_out_texts(texts, windows, config.data.num_steps + 1)

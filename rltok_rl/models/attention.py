@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.policy import soft_cap
-from rltok_rl.models.layers import WINDOWED, Attention, compiled, scores_backend, varies
+from rltok_rl.models.layers import FEW, TRACED, WINDOWED, Attention, compiled, scores_backend, varies
 
 SMALLEST_BLOCK = 32  # bytes of a block of the sliding window; shorter ones cost more launches than products
 CAPPED_CHUNK = 256  # rows of the score matrix that capped attention holds at once
@@ -177,13 +177,37 @@ def packed_attention(rows: PackedRows, *, cap: float | None, head_size: int, met
     if method not in METHODS:
         raise ValueError(f"attention must be 'auto' or one of {list(METHODS)}, got {method!r}")
     if method == "flex":
-        # Programs for any shape turn numbers into variables, which score functions must not have: pass the cap as text.
-        return partial(flex_rows_attention, block_mask=row_block_mask(rows), cap=None if cap is None else repr(cap))
+        return _flex_rows(row_block_mask(rows), cap)
     if method == "padded":
         width, num_rows = rows.longest, len(rows.num_tokens)
         slots = torch.where(rows.real, rows.row * width + rows.number, num_rows * width)  # [N] places when padded
         return partial(_padded_attention, slots=slots, shape=(num_rows, width), cap=cap)
     return partial(_row_by_row_attention, lengths=rows.num_tokens.tolist(), cap=cap)
+
+
+def window_attention(
+    shape: torch.Size,
+    device: torch.device,
+    *,
+    head_size: int,
+    window: int,
+    cap: float | None,
+    starts: Tensor | None,
+    traced: bool,
+) -> Attention:
+    """Return :func:`sliding_window_attention` of [B, T] bytes.
+
+    If compiled layers trace it, flex attention is faster on devices that run it; it takes flat rows, [B * T, H, C].
+    """
+    if not traced or shape.numel() < FEW or fastest_method(device, head_size=head_size) != "flex":
+        return partial(sliding_window_attention, window=window, cap=cap, starts=starts)
+    mask = _whole_rows_mask(*shape, window, device) if starts is None else window_block_mask(starts, window)
+    return _flex_rows(mask, cap)
+
+
+def _flex_rows(block_mask: Any, cap: float | None) -> Attention:
+    # Programs for any shape turn numbers into variables, which score functions must not have: pass the cap as text.
+    return partial(flex_rows_attention, block_mask=block_mask, cap=None if cap is None else repr(cap))
 
 
 def fastest_method(device: torch.device, *, head_size: int) -> str:
@@ -198,15 +222,36 @@ def fastest_method(device: torch.device, *, head_size: int) -> str:
 
 
 def row_block_mask(rows: PackedRows, block: int = FLEX_BLOCK) -> Any:
-    """Return flex attention's block mask of packed rows.
+    """Return flex attention's block mask of packed rows."""
+    return _block_mask(rows.begin, block)
 
-    A query at position n sees the keys u with begin(n) <= u <= n, and begin(n) never decreases. A block of queries a..b
-    therefore reads the key blocks from that of begin(a) to its own. Blocks strictly between that of begin(b) and its
-    own need no mask.
+
+def window_block_mask(starts: Tensor, window: int, block: int = FLEX_BLOCK) -> Any:
+    """Return the block mask of a sliding window over rows that follow each other: row b's byte t is place b T + t.
+
+    ``starts`` [B, T] holds the first byte that each byte may see; it never decreases inside a row.
+    """
+    num_rows, length = starts.shape
+    places = torch.arange(starts.numel(), device=starts.device)
+    rows = length * torch.arange(num_rows, device=starts.device)[:, None]  # [B, 1]
+    return _block_mask(torch.maximum((starts + rows).flatten(), places - (window - 1)), block)
+
+
+@lru_cache(maxsize=8)
+def _whole_rows_mask(num_rows: int, length: int, window: int, device: torch.device) -> Any:
+    return window_block_mask(torch.zeros(num_rows, length, dtype=torch.int64, device=device), window)
+
+
+def _block_mask(begin: Tensor, block: int) -> Any:
+    """Return the mask by which place n sees the places u with begin(n) <= u <= n; ``begin`` [N] never decreases.
+
+    A block of queries a..b therefore reads the key blocks from that of begin(a) to its own. Blocks strictly between
+    that of begin(b) and its own need no mask.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
-    begin = F.pad(rows.begin, (0, -rows.room % block), value=rows.room)  # [n block]
+    room = len(begin)
+    begin = F.pad(begin, (0, -room % block), value=room)  # [n block]
     first, last = (begin.view(-1, block)[:, place] for place in (0, -1))  # [n] of the blocks' queries
     here = torch.arange(len(first), device=begin.device)  # [n]
     seen = (here >= first[:, None] // block) & (here <= here[:, None])  # [n, n] blocks with a visible key
@@ -217,8 +262,7 @@ def row_block_mask(rows: PackedRows, block: int = FLEX_BLOCK) -> Any:
         return (key <= query) & (key >= begin[query])
 
     some, full = _in_order(seen & ~whole), _in_order(seen & whole)
-    room = (rows.room, rows.room)
-    return BlockMask.from_kv_blocks(*some, *full, BLOCK_SIZE=block, mask_mod=visible, seq_lengths=room)
+    return BlockMask.from_kv_blocks(*some, *full, BLOCK_SIZE=block, mask_mod=visible, seq_lengths=(room, room))
 
 
 def _in_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,6 +288,9 @@ def flex_rows_attention(query: Tensor, key: Tensor, value: Tensor, *, block_mask
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, N, C]
     out = flex(q, k, v, score_mod=None if cap is None else capped, block_mask=block_mask)
     return out.squeeze(0).transpose(0, 1)
+
+
+TRACED.add(flex_rows_attention)
 
 
 def _padded_attention(

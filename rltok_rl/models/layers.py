@@ -126,14 +126,20 @@ class TransformerLayer(nn.Module):
             if fuses(x, *weights, *angles):
                 return self.run_fused(x, angles, attend, weights)
         if self.backend is None or x.dim() != 2 or len(x) < FEW:
-            return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
+            return self.attended(x, angles, attend)
+        if is_traced(attend):
+            return compiled(TransformerLayer.attended, self.backend)(self, varies(x), angles, attend)
         heads = compiled(TransformerLayer.heads, self.backend)(self, varies(x), angles)
-        before = _SCORES.set(self.backend)
+        before = SCORES.set(self.backend)
         try:
             attended = attend(*heads)  # [*L, H, C]
         finally:
-            _SCORES.reset(before)
+            SCORES.reset(before)
         return compiled(TransformerLayer.finish, self.backend)(self, x, varies(in_rows(attended, x.shape[-1])))
+
+    def attended(self, x: Tensor, angles: Rotary, attend: Attention) -> Tensor:
+        """[*L, D] to [*L, D], in plain torch."""
+        return self.finish(x, attend(*self.heads(x, angles)).flatten(-2))
 
     def heads(self, x: Tensor, angles: Rotary) -> tuple[Tensor, Tensor, Tensor]:
         """Compute queries, keys and values, [*L, H, C] each, from [*L, D]."""
@@ -179,6 +185,8 @@ class TransformerLayer(nn.Module):
 
 WINDOWED: set[Callable[..., Tensor]] = set()
 """Attention functions over [B, T, H, C] that see the last ``window`` places, or all without that argument."""
+TRACED: set[Callable[..., Tensor]] = set()
+"""Attention functions of flat rows [L, H, C] that a compiler takes into the program of their layer."""
 LONGEST_WINDOW = 256
 """Places that a fused query reads; more of them are cheaper as matrix products."""
 
@@ -192,6 +200,11 @@ def window_of(attend: Attention, qkv: Tensor) -> int | None:
     return window if window <= LONGEST_WINDOW and all(value is None for value in options.values()) else None
 
 
+def is_traced(attend: Attention) -> bool:
+    """Whether attention is a part of a compiled layer, instead of running between two compiled parts."""
+    return isinstance(attend, partial) and attend.func in TRACED
+
+
 class LayerStack(nn.ModuleList):
     """Layers of one kind, run in order.
 
@@ -200,6 +213,11 @@ class LayerStack(nn.ModuleList):
     """
 
     recompute = False
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether :func:`~rltok_rl.training.options.compile_layers` was called; there are layers to compile."""
+        return len(self) > 0 and self[0].backend is not None
 
     def __init__(self, config: UNetConfig, num_layers: int, mlp_ratio: int) -> None:
         super().__init__(TransformerLayer(config, mlp_ratio) for _ in range(num_layers))
@@ -218,7 +236,7 @@ class LayerStack(nn.ModuleList):
         ``attend_at`` returns a layer's attention; if it writes into a cache (``cached``), nothing is recomputed.
         """
         shape = x.shape
-        if len(self) and self[0].backend is not None and shape[:-1].numel() >= FEW:
+        if self.is_compiled and shape[:-1].numel() >= FEW:
             # Compiled layers take rows [L, D], so that bytes, padded and packed tokens share a program.
             x, attend_at = in_rows(x, shape[-1]), _in_shape(attend_at, shape[:-1])
             angles = Rotary(*(varies(in_rows(part.expand(*shape[:-1], 1, -1), 1, part.shape[-1])) for part in angles))
@@ -236,7 +254,7 @@ def _in_shape(attend_at: Callable[[int], Attention], shape: torch.Size) -> Calla
 
     def flat(layer: int) -> Attention:
         attend = attend_at(layer)
-        return lambda *heads: attend(*(x.unflatten(0, shape) for x in heads))
+        return attend if is_traced(attend) else lambda *heads: attend(*(x.unflatten(0, shape) for x in heads))
 
     return flat
 
@@ -246,7 +264,8 @@ def _in_shape(attend_at: Callable[[int], Attention], shape: torch.Size) -> Calla
 
 FEW = 32
 """Fewer positions run eagerly: a compiled program does not pay, and a size of 1 needs a program of its own."""
-_SCORES: ContextVar[str | None] = ContextVar("_SCORES", default=None)
+SCORES: ContextVar[str | None] = ContextVar("SCORES", default=None)
+"""The backend that compiles the softmax of capped attention in a layer's call, or None."""
 
 
 @lru_cache
@@ -271,4 +290,4 @@ def in_rows(x: Tensor, *last: int) -> Tensor:
 
 def scores_backend() -> str | None:
     """Return the backend that compiles the softmax of capped attention in this call, or None."""
-    return _SCORES.get()
+    return SCORES.get()

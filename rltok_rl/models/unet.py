@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits, lagged_logit
-from rltok_rl.models.attention import sliding_window_attention
+from rltok_rl.models.attention import window_attention
 from rltok_rl.models.byte_scope import decoder_starts, window_starts
 from rltok_rl.models.cache import UNetCache, check_empty_cache
 from rltok_rl.models.checks import check_boundaries, check_byte_ids
@@ -324,7 +324,15 @@ class UNet(Pretrained, nn.Module):
     ) -> Tensor:
         """Byte layers over a whole window, from first visible bytes ``starts`` [B, T]: [B, T, D] to [B, T, D]."""
         window, cap = self.config.window, self.config.attention_cap
-        attend = partial(sliding_window_attention, window=window, cap=cap, starts=starts)
+        attend = window_attention(
+            x.shape[:-1],
+            x.device,
+            head_size=self.config.head_size,
+            window=window,
+            cap=cap,
+            starts=starts,
+            traced=layers.is_compiled and cache is None,
+        )
         attend_at = cache.recording(attend) if cache else lambda _: attend
         angles = window_rotary(x.shape[1], self.config.head_size, self.config.rope_base, x.device)
         return layers(x, angles, attend_at, cached=cache is not None)

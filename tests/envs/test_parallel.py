@@ -19,6 +19,7 @@ from rltok_rl.data import TextSource
 from rltok_rl.fused import fused, missing
 from rltok_rl.models import UNet, preset
 
+from ..cuda_waits import cuda_waits
 from ..each import each, refused
 from .conftest import LONG, SHORT
 
@@ -418,9 +419,6 @@ def test_text_travels_narrow_and_arrives_as_it_was(marks):
 @pytest.mark.gpu
 def test_texts_leave_from_pinned_memory(make_env):
     plan = plan_texts(make_env(), 8, None, stop_at_end=False)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with cuda_waits("error"):
         moved = plan.to(torch.device("cuda"))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert moved.byte_ids.cpu().equal(plan.byte_ids)

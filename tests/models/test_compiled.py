@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.nn.attention.flex_attention as torch_flex
 from torch._dynamo.utils import counters
 
 from rltok_rl.fused import fused
-from rltok_rl.models import UNet, preset
+from rltok_rl.models import UNet, attention, preset
 from rltok_rl.training.options import compile_layers
 
 from .conftest import mixed_boundaries, seeded
@@ -63,14 +64,18 @@ def test_few_programs_serve_all_lengths_and_layouts(cap, scope, expected):
     assert not counters["graph_break"]
 
 
-def test_gradients_are_those_of_layers_that_are_not_compiled():
-    model, compiled = twins(50.0, "aot_eager")  # traced backward passes, without a compiler
-    for one in (model, compiled):
-        step(one, 1)
+def assert_same_gradients(compiled: UNet, model: UNet) -> None:
     for (name, mine), theirs in zip(compiled.named_parameters(), model.parameters(), strict=True):
         assert (mine.grad is None) == (theirs.grad is None), name
         if mine.grad is not None:
             torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_gradients_are_those_of_layers_that_are_not_compiled():
+    model, compiled = twins(50.0, "aot_eager")  # traced backward passes, without a compiler
+    for one in (model, compiled):
+        step(one, 1)
+    assert_same_gradients(compiled, model)
 
 
 def test_a_copy_computes_with_weights_of_its_own():
@@ -81,3 +86,22 @@ def test_a_copy_computes_with_weights_of_its_own():
             weight.mul_(1.5)
     assert not torch.equal(step(other, 0), before) and torch.equal(step(compiled, 0), before)
     assert list(compiled.state_dict()) == list(model.state_dict())
+
+
+@pytest.mark.parametrize("scope", ["window", "token"])
+def test_layers_with_flex_attention_are_one_program(monkeypatch, scope):
+    """As on a GPU: attention is inside, of bytes and of packed tokens; traced backward passes, without a compiler."""
+    monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None, raising=False)
+    model, compiled = twins(50.0, "aot_eager", byte_scope=scope)
+    made = []
+    for number in range(3):
+        results = []
+        for one, method in ((model, "rows"), (compiled, "flex")):
+            monkeypatch.setattr(attention, "fastest_method", lambda *_, method=method, **__: method)
+            one.zero_grad()
+            results.append(step(one, number, "packed"))
+        torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-6)
+        assert_same_gradients(compiled, model)
+        made.append(programs())
+    assert made == [2, 2, 2]  # of byte and of token layers
+    assert not counters["graph_break"]

@@ -11,6 +11,7 @@ from rltok_rl.diagnostics.exact import exact_gradient
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import JointLoss, LocalFlips
 
+from ..cuda_waits import cuda_waits
 from ..each import each
 from ..named_estimators import NAMES, named_estimator, needed_options
 from .conftest import TEXT, make_model, make_rollout
@@ -45,11 +46,8 @@ def test_a_training_step_runs_without_looking_at_values():
     loss = JointLoss.paper(target_rate=0.3, baseline="leave_one_out").cuda()
     rollout = env.parallel_rollout(LearnedBoundaryActor(model))
     loss(rollout)  # whatever is set up once
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with cuda_waits("error"):
         total = loss.total(loss(rollout))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     total.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     advantages = LocalFlips(model, gamma=0.9)(rollout.detach())["advantage"]

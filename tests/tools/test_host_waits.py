@@ -12,6 +12,7 @@ from rltok_rl.experiments.texts import Texts, read_texts
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
 
+from ..cuda_waits import cuda_waits
 from ..experiments.configured import QUICK, configured
 from .host_waits import PretendedTensor, host_waits
 
@@ -163,10 +164,6 @@ def test_a_gpu_agrees():
     """Torch's own detector finds what is found here, on the device itself."""
     trainer = trainer_on(torch.device("cuda:0"), [])
     trainer.advance()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with pytest.warns(UserWarning, match="synchronizing CUDA operation") as said:
-            trainer.advance()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with pytest.warns(UserWarning, match="synchronizing CUDA operation") as said, cuda_waits("warn"):
+        trainer.advance()
     assert {warning.filename.rpartition("/")[2] for warning in said} <= {"tokens.py"}

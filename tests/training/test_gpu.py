@@ -16,6 +16,8 @@ from rltok_rl.training.options import compile_layers
 
 TEXT = "the cat sat on the mat, and the dog sat on the log. " * 40
 pytestmark = pytest.mark.gpu
+tracer = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+"""Of torch: its tracer looks at tensors that are not leaves."""
 
 
 def make(device: str = "cuda", layout: Layout = "padded", **options) -> Trainer:
@@ -56,6 +58,7 @@ def test_losses_agree_with_those_of_the_cpu():
     assert losses[0] == pytest.approx(losses[1], rel=1e-3, abs=1e-5)
 
 
+@tracer
 def test_compiled_layers_train():
     trainer = make(precision="bfloat16")
     compile_layers(trainer.model)
@@ -63,6 +66,7 @@ def test_compiled_layers_train():
     assert last < first
 
 
+@tracer
 def test_room_for_tokens_grows():
     """Metrics are fetched four at a time: later updates are skipped on the device, and all are repeated."""
     trainer, metrics = make(layout=Packing(tokens=0.05), precision="bfloat16", figures_every=4), []

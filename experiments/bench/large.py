@@ -118,7 +118,7 @@ def print_step(num_rows: int, options: list[str], device: str = "cuda") -> None:
 
 
 def device_work(step: Callable[[], object], repeat: int = 2) -> tuple[float, float]:
-    """Return the number of kernels and copies that a GPU runs for a step, and the sum of their seconds."""
+    """Return the number of kernels that a GPU runs for a step, and the seconds of kernels, copies and fills."""
     with torch.profiler.profile(activities=[*torch.profiler.supported_activities()]) as profile:
         for _ in range(repeat):
             step()
@@ -126,8 +126,9 @@ def device_work(step: Callable[[], object], repeat: int = 2) -> tuple[float, flo
             torch.cuda.synchronize()
     on_gpu = [event for event in profile.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA]
     events = [event for event in on_gpu if not event.is_user_annotation]  # names of blocks cover kernels
-    seconds_busy = sum(event.self_device_time_total for event in events) / 1e6
-    return sum(event.count for event in events) / repeat, seconds_busy / repeat
+    kernels = sum(event.count for event in events if not event.key.startswith(("Memcpy", "Memset")))
+    busy = sum(event.self_device_time_total for event in events) / 1e6
+    return kernels / repeat, busy / repeat
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ MEASURES = {
 }
 SHARE = {"share": 3, "chance": 3, "lift": 2, "covered": 3}
 """Digits of the numbers of a share of boundaries."""
+AFFIX = {"covered": 3, "elsewhere": 3, "lift": 2}
 MATCH = {"shift": 0, "precision": 3, "recall": 3, "f1": 3, "chance_f1": 3}
-_SIDES, _MATCH = (6, 9, 8, 16, 9, 8), (6, 11, 8, 8, 11)
-"""Widths of columns: positions from both ends of a word; matches."""
+_SIDES, _MATCH, _AFFIX = (6, 9, 8, 16, 9, 8), (6, 11, 8, 8, 11), (22, 9, 15, 17, 8)
+"""Widths of columns: positions from both ends of a word; matches; affixes."""
 CHOICES = {"bits_per_byte": "bits per byte", "accuracy": "accuracy"}
 CHOICES |= {"accuracy_per_byte": "per byte", "likeliest": "likeliest bytes"}
 
@@ -51,6 +52,13 @@ def boundaries_page(results: dict[str, Any]) -> str:
             for at in sides[0]
         ),
         "  0 is its first or last byte, -1 the byte before or after it; outside touches no word there",
+        "",
+        _row("between stem and affix", ("words", "places taken", "in other words", "ratio"), *_AFFIX),
+        *(
+            _row(f"  {affix}", [f"{row['places']:,}", *(number(row[key], AFFIX[key]) for key in AFFIX)], *_AFFIX)
+            for affix, row in model["affixes"].items()
+        ),
+        "  at the same place, in words as long; affixes are spelling, so string and under have one",
         "",
         "bytes per token",
         *_histogram(lengths["histogram"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rltok_rl.evaluation.affixes import AFFIXES, AffixShare, affix_places, affix_shares
 from rltok_rl.evaluation.agreement import (
     BoundaryMatch,
     agreement_matrix,
@@ -61,8 +62,10 @@ from rltok_rl.evaluation.word_edges import (
 from rltok_rl.renamed import renamed_names
 
 __all__ = [
+    "AFFIXES",
     "EDGES",
     "POLICIES",
+    "AffixShare",
     "BoundaryMatch",
     "DrawnTexts",
     "EdgeShare",
@@ -71,6 +74,8 @@ __all__ = [
     "Reading",
     "Samples",
     "TokenLengths",
+    "affix_places",
+    "affix_shares",
     "agreement_matrix",
     "boundary_correlation",
     "boundary_metrics",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rltok_rl.evaluation.affixes import affix_shares
 from rltok_rl.evaluation.word_edges import (
     check_counted,
     split_character_share,
@@ -155,6 +156,7 @@ def boundary_metrics(drawn: DrawnTexts) -> dict[str, Any]:
             for side, shares in word_position_share(*text).items()
         },
         "split_characters": split_character_share(*text).plain(),
+        "affixes": {name: share.plain() for name, share in affix_shares(*text).items()},
         "bytes_per_token": {
             **lengths,
             "quantiles": {f"{q:g}": value for q, value in lengths["quantiles"].items()},

@@ -7,9 +7,18 @@ import torch
 import torch.nn.attention.flex_attention as torch_flex
 from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
+from torch.nn.attention.flex_attention import BlockMask
 
 from rltok_rl.models import attention
-from rltok_rl.models.attention import METHODS, PackedRows, fastest_method, packed_attention, row_block_mask
+from rltok_rl.models.attention import (
+    METHODS,
+    PackedRows,
+    fastest_method,
+    packed_attention,
+    row_block_mask,
+    whole_rows_mask,
+    window_block_mask,
+)
 from rltok_rl.models.layers import Attention
 
 from ..each import each
@@ -99,20 +108,41 @@ def listed_blocks(counts: Tensor, which: Tensor) -> Tensor:
     return out
 
 
-@each(lengths=[*LENGTHS, [16, 16, 32, 8], [1] * 40], spare=[0, 5, 150])
-def test_block_masks_equal_the_dense_mask(lengths, spare):
-    """A kernel sees only the listed blocks, and applies the mask in some of them."""
-    rows, block = rows_of(lengths, spare), 8
-    mask, seen, place = row_block_mask(rows, block), visible(lengths, spare), torch.arange(rows.room)
+def assert_equals_dense(mask: BlockMask, seen: Tensor, block: int) -> None:
+    """The mask sees [N, N], and a kernel that runs the listed blocks, and applies the mask in some, misses nothing."""
+    room, place = len(seen), torch.arange(len(seen))
     assert torch.equal(mask.mask_mod(0, 0, place[:, None], place), seen)
-    count = -(-rows.room // block)
+    count = -(-room // block)
     padded = torch.zeros(count * block, count * block, dtype=torch.bool)
-    padded[: rows.room, : rows.room] = seen
+    padded[:room, :room] = seen
     cut = padded.view(count, block, count, block).transpose(1, 2).flatten(2)  # [n, n, block^2]
     some = listed_blocks(mask.kv_num_blocks, mask.kv_indices)
     full = listed_blocks(mask.full_kv_num_blocks, mask.full_kv_indices)
     assert not (some & full).any() and torch.equal(some | full, cut.any(-1))
     assert cut[full].all() and int(full.sum()) == int((cut.all(-1)).sum())
+
+
+@each(lengths=[*LENGTHS, [16, 16, 32, 8], [1] * 40], spare=[0, 5, 150])
+def test_block_masks_equal_the_dense_mask(lengths, spare):
+    assert_equals_dense(row_block_mask(rows_of(lengths, spare), 8), visible(lengths, spare), 8)
+
+
+@each(shape=[(1, 40), (3, 16), (2, 29), (5, 3)], window=[1, 5, 8, 20, 100], restarts=[False, True])
+def test_block_masks_of_windows_equal_the_dense_mask(shape, window, restarts):
+    """Rows of bytes, whole or with texts that begin within them."""
+    num_rows, length = shape
+    begins = (torch.rand(shape, generator=seeded(length)) < 0.2) & restarts
+    starts = torch.where(begins, torch.arange(length), 0).cummax(1).values
+    place, first = torch.arange(num_rows * length), (starts + length * torch.arange(num_rows)[:, None]).flatten()
+    seen = (place <= place[:, None]) & (place > place[:, None] - window) & (place >= first[:, None])
+    assert_equals_dense(window_block_mask(starts, window, 8), seen, 8)
+
+
+def test_kept_masks_can_be_trained_with():
+    """Also if an evaluation without gradients made them, as rotary angles."""
+    with torch.inference_mode():
+        mask = whole_rows_mask(2, 40, 5, torch.device("cpu"))
+    assert mask is whole_rows_mask(2, 40, 5, torch.device("cpu")) and not mask.kv_indices.is_inference()
 
 
 def test_methods_are_chosen_by_device(monkeypatch):

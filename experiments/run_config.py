@@ -33,7 +33,8 @@ class DataConfig:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a language, or of ``datasets.load_dataset`` for a corpus."""
     revision: str | None = None
-    """Commit or tag of a corpus on the hub; null reads the corpus's own, and if it has none the newest, with a note."""
+    """Commit or tag of a corpus on the hub; null is the corpus's own, else that of a cache, else the current one. A run
+    records it."""
     column: str | None = None
     """Column of local tables; null takes ``text``, else ``content``."""
     split_by: str | None = None

@@ -184,6 +184,10 @@ def _cached(data: DataConfig) -> CachedSource:
     except OSError as error:
         if isinstance(error, FileExistsError) and error.errno is None:  # another cache, or something else
             raise FileExistsError(f"data.cache cannot be used for data.source={data.source!r}: {error}") from None
+        if corpus and error.errno is None:  # of the hub
+            commit = options.get("revision") or CORPORA[data.source].revision or "null"
+            message = f"data.source={data.source!r} with data.revision={commit} cannot be read from the hub: {error}"
+            raise OSError(message) from error
         # The error of a full disk names no file, that of a read-only folder a temporary one.
         if corpus or error.errno is None or str(error.filename or "").startswith(data.source):
             raise
@@ -198,9 +202,9 @@ def _dropped(data: DataConfig, cache: CachedSource) -> str:
     if skipped := [] if data.source in CORPORA else passed_over(data.source):
         endings = ", ".join(sorted({path.suffix or path.name for path in skipped})[:8])
         lines.append(f"skipped {len(skipped):,} of other kinds ({endings})")
-    revisions = (data.revision, data.options.get("revision"))
-    if data.source in CORPORA and not any((*revisions, CORPORA[data.source].revision)):
-        lines.append("not pinned: data.revision=COMMIT reads the same version every time")
+    if data.source in CORPORA:
+        commit = cache.index.settings["source"]["revision"]
+        lines.append(f"commit {commit or 'unknown: data.revision=COMMIT reads the same one every time'}")
     return "".join(f"\n  {line}" for line in [*lines, f"cached in {cache.folder}"])
 
 

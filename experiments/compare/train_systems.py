@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from rltok_rl.experiments.reports.systems_page import write_page
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.folder import EVALUATION
 from rltok_rl.experiments.runs.resume import check_same_run
+from rltok_rl.experiments.runs.revision import pinned_revision
 from rltok_rl.experiments.runs.run import run as run_training
 from rltok_rl.experiments.runs.segmenters import configured_rate, rows_per_text
 from rltok_rl.experiments.runs.valid_options import check_options
@@ -51,6 +53,8 @@ def run(config: TrainConfig, command: str) -> Path | None:
     """Train the remaining systems and write the page of all; return its path, or None if no system is done."""
     systems = config.compare.systems
     _check_common(config)
+    revision = pinned_revision(config.data, [Path(config.out) / system for system in systems])
+    config = replace(config, data=replace(config.data, revision=revision))
     configs = {system: system_config(config, system) for system in systems}  # rejects unknown names
     for system, system_run in configs.items():
         check_options(system_run)

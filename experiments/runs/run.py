@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.folder import MODEL_HASH, find_model_damage, read_snapshots
 from rltok_rl.experiments.runs.record import Recorder, result_line
 from rltok_rl.experiments.runs.resume import last_state, load_state
+from rltok_rl.experiments.runs.revision import pinned_revision
 from rltok_rl.experiments.runs.segmenters import save_with_segmenter
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, remember_texts
@@ -47,6 +49,10 @@ def run(
     check_logger(config.logger.name)
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
+    processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
+    resumed = [Path(config.out)] if config.resume else []
+    revision = processes.broadcast(pinned_revision(config.data, resumed) if processes.main else None)
+    config = replace(config, data=replace(config.data, revision=revision))
     trainer, texts = make_trainer(config, processes)
     with claim_folder(Path(config.out)) if trainer.processes.main else contextlib.nullcontext():
         return _train(config, command, trainer, texts, report)

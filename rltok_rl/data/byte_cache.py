@@ -63,7 +63,7 @@ class CachedSource(DocumentSource):
 
     def __init__(self, folder: str | Path, *, short_documents: Short = "error") -> None:
         self.folder = Path(folder)
-        self.index = _read_index(self.folder)
+        self.index = read_index(self.folder)
         offsets = self._int64(OFFSETS)  # [documents + 1]
         lengths = offsets.diff()
         if offsets[0] != 0 or offsets[-1] != self.index.bytes or lengths.min() < 2:
@@ -92,7 +92,7 @@ class CachedSource(DocumentSource):
 
     def verify(self) -> None:
         """Read all files; raise :class:`~rltok_rl.data.CacheError` if a checksum differs."""
-        for name, expected in _read_index(self.folder).sha256.items():
+        for name, expected in read_index(self.folder).sha256.items():
             if checksum(self.folder / name) != expected:
                 raise CacheError(f"{self.folder / name} is not what was written (its checksum differs)")
 
@@ -101,12 +101,12 @@ class CachedSource(DocumentSource):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _read_index(self.folder)
+        read_index(self.folder)
         self._open()
 
 
-def _read_index(folder: Path) -> CacheIndex:
-    """Read the index and check the sizes of the files."""
+def read_index(folder: Path) -> CacheIndex:
+    """Read the index of a cache and check the sizes of its files."""
     path = folder / INDEX
     if not path.is_file():
         raise FileNotFoundError(f"folder must be a cache, got {str(folder)!r} without {INDEX}")
@@ -231,7 +231,7 @@ def _find(folder: Path) -> CacheIndex | None:
         return None
     if not (folder / INDEX).is_file():
         raise FileExistsError(f"folder must be new or a cache, got {str(folder)!r}, which is something else")
-    return _read_index(folder)
+    return read_index(folder)
 
 
 def _differences(present: CacheIndex, mine: dict[str, Any]) -> str:

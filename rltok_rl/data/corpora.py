@@ -74,7 +74,7 @@ class Corpus:
     configuration: str | None = None
     split: str = "train"
     revision: str | None = None
-    """Commit on the hub that is read; None is the newest."""
+    """Commit on the hub that is read; None is the current one."""
 
 
 _FINEWEB = "9bb295ddab0e05d785b879661af7260fed5140fc"  # v1.4.0
@@ -87,6 +87,23 @@ CORPORA = {
     ),
 }
 """Corpora by name."""
+
+
+def current_commit(corpus: Corpus) -> str:
+    """Return the commit that a corpus has on the hub now."""
+    from huggingface_hub import HfApi
+
+    try:
+        sha = HfApi().dataset_info(corpus.path).sha
+    except Exception as error:  # of httpx or requests, which are no OSError in all versions
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise ConnectionError(
+            f"revision must name a commit of {corpus.path}, because the hub did not answer which one is current "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+    if sha is None:
+        raise ValueError(f"revision must name a commit of {corpus.path}, because the hub names none")
+    return str(sha)
 
 
 def stream_corpus(corpus: str | Corpus, **options: Any) -> Iterator[bytes]:

@@ -1213,8 +1213,8 @@ _FIFTH = {  # by another person again, at places that no list above changes
         ),
         (
             "first-byte-certain-after-mark",
-            "probabilities[0] = 1.0\n    return Segmentation(text_to_bytes(text)",
-            "probabilities[marks] = 1.0\n    return Segmentation(text_to_bytes(text)",
+            "probabilities[0] = 1.0\n        if stop > marks",
+            "probabilities[marks] = 1.0\n        if stop > marks",
         ),
         (
             "stride-rounded-down",

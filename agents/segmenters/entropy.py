@@ -51,6 +51,8 @@ class Predictor(nn.Module):
 
     reads_states: bool = True
     """Whether entropies depend on encoder states."""
+    reach: int | None = None
+    """Earlier bytes that an entropy depends on, if it reads no encoder states; None: any number of them."""
 
     def forward(self, states: Tensor, byte_ids: Tensor) -> Tensor:
         """Map encoder states [B, T, D] and bytes [B, T] to entropies H_t [B, T] of the byte after x_t, in nats."""
@@ -72,6 +74,8 @@ class Predictor(nn.Module):
 class EarlyExit(Predictor):
     """The early exit of a U-Net, sharing its parameters; thresholds must be calibrated again as it learns."""
 
+    reach = 0
+
     def __init__(self, model: UNet) -> None:
         super().__init__()
         self.norm, self.head = model.encoder_norm, model.early_head
@@ -90,6 +94,7 @@ class OwnModel(Predictor):
     def __init__(self, model: ByteModel) -> None:
         super().__init__()
         self.model = model
+        self.reach = model.config.num_encoder_layers * (model.config.window - 1)
 
     @torch.no_grad()
     def forward(self, states: Tensor, byte_ids: Tensor) -> Tensor:
@@ -107,6 +112,11 @@ class OwnModel(Predictor):
     def loss(self, byte_ids: Tensor) -> Tensor | None:
         """Compute the mean next-byte cost."""
         return self.model.loss(byte_ids) if byte_ids.shape[-1] > 1 else None
+
+
+def _last(x: Tensor, number: int) -> Tensor:
+    """Return the last entries of each row, up to a number that may be 0."""
+    return x[:, max(0, x.shape[1] - number) :]
 
 
 def _make_predictor(model: UNet, name: PredictorName, window: int | None, num_layers: int | None) -> Predictor:
@@ -130,6 +140,11 @@ class _EntropySegmenter(Segmenter):
         super().__init__()
         self.predictor, self.reads_states = predictor, predictor.reads_states
 
+    @property
+    def draws_parts(self) -> bool:
+        """Whether the predictor's reach is known too."""
+        return super().draws_parts and self.predictor.reach is not None
+
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """Compute ``predictor``: the next-byte cost of a separate predictor, in nats."""
         cost = self.predictor.loss(byte_ids)
@@ -142,6 +157,16 @@ class _EntropySegmenter(Segmenter):
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         boundaries, scores = self._rule(self.predictor(states, byte_ids))
         return Segments(boundaries, scores=scores)
+
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        new, reach, earlier = byte_ids.shape[1], self.predictor.reach, state["entropies"]
+        assert reach is not None
+        known = torch.cat((state["bytes"], byte_ids), 1) if "bytes" in state else byte_ids
+        entropies = self.predictor(states, known)[:, -new:]  # [B, n]
+        entropies = entropies if earlier is None else torch.cat((earlier, entropies), 1)
+        boundaries, scores = self._rule(entropies)
+        after = {"entropies": _last(entropies, self._reach), "bytes": _last(known, reach)}
+        return Segments(boundaries[:, -new:], scores=scores[:, -new:]), after
 
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {"entropies": None, "memory": self.predictor.start(num_rows)}
@@ -253,6 +278,15 @@ class EntropyCombined(_Combined):
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         candidates = super()._window(states, byte_ids, uniforms)
         return replace(candidates, boundaries=never_twice(candidates.boundaries))
+
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        candidates, after = super()._part(states, byte_ids, state, uniforms)
+        wanted, drawn = candidates.boundaries.clone(), state["drawn"]
+        wanted[:, 0] |= state["position"] == 0
+        # never_twice draws the first of these three, so the second has none, and the third is the last decision.
+        ahead = torch.stack((torch.ones_like(drawn), torch.zeros_like(drawn), drawn), 1)
+        boundaries = never_twice(torch.cat((ahead, wanted), 1))[:, 3:]
+        return replace(candidates, boundaries=boundaries), {**after, "drawn": boundaries[:, -1]}
 
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {**super()._start(num_rows, device), "drawn": torch.zeros(num_rows, dtype=torch.bool, device=device)}

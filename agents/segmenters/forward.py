@@ -5,12 +5,12 @@ Shapes: B rows, T bytes, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, draw_from_bytes, encode_and_draw
+from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, encode_and_draw
 from torch import Tensor
 
 from rltok_rl.functional.decoding import sample_bytes
@@ -21,7 +21,7 @@ from rltok_rl.models.generation import GeneratedByte
 from rltok_rl.models.incremental import Observation, Prediction, decide, observe
 from rltok_rl.models.level import SecondDecisions
 from rltok_rl.models.mixing import Mixing, policy_smoothing
-from rltok_rl.models.segmentation import Segmentation, encode_pieces
+from rltok_rl.models.segmentation import PIECE, Progress, Segmentation, encode_pieces, join_parts
 from rltok_rl.models.tokens import Layout
 from rltok_rl.models.unet import UNet
 from rltok_rl.text import text_to_bytes, text_to_ids
@@ -121,35 +121,75 @@ def segments_mixing(model: UNet, segments: Segments, forced: Tensor) -> Mixing:
     return policy_smoothing(smoothing, segments.logits, segments.boundaries, forced, mixing=segments.mixing)
 
 
-@torch.no_grad()
 def segment_text(
     model: UNet,
     segmenter: Segmenter,
     text: str | bytes,
     *,
     generator: torch.Generator | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Segmentation:
     """Draw the boundaries of a text of any length; probabilities are 0 or 1 if the segmenter has none.
 
     ``progress`` is called with the number of bytes encoded so far and the total.
     """
-    marks = model.config.num_marks
-    byte_ids = model.mark(text_to_ids(text))
-    if len(byte_ids) == marks:
+    return join_parts(list(segment_text_parts(model, segmenter, text, generator=generator, progress=progress)))
+
+
+@torch.no_grad()
+def segment_text_parts(
+    model: UNet,
+    segmenter: Segmenter,
+    text: str | bytes,
+    *,
+    generator: torch.Generator | None = None,
+    piece: int = PIECE,
+    progress: Progress | None = None,
+) -> Iterator[Segmentation]:
+    """Yield the result of :func:`segment_text` in parts of ``piece`` bytes, as soon as each is drawn.
+
+    In memory are the text, 12 bytes per byte of it (ids and random numbers), and the encoder's states of one part. A
+    segmenter without ``draws_parts`` reads the whole text first: tokenizers, whose tokens depend on later bytes, a
+    learned policy as a segmenter, whose lags an actor keeps within windows, and custom ones that define no ``_part``.
+    """
+    marks, device = model.config.num_marks, model.embedding.weight.device
+    content, byte_ids = text_to_bytes(text), model.mark(text_to_ids(text))
+    if not content:
         raise ValueError("text must have at least 1 byte, got an empty text")
-    read = byte_ids[None].to(model.embedding.weight.device)  # [1, T]
+    drawing = segmenter.draws_at_random
+    uniforms = torch.rand(1, len(byte_ids), generator=generator, device=device) if drawing else None
     if segmenter.reads_states:
-        states = torch.cat(list(encode_pieces(model, byte_ids, progress=progress)), 1)  # [1, T, D]
-        segments = segmenter(states, read, generator=generator)
+        pieces = encode_pieces(model, byte_ids, piece=piece, progress=progress)
     else:
-        segments = draw_from_bytes(segmenter, read, generator=generator)
+        pieces = _without_states(byte_ids, check_count("piece", piece), device, progress)
+    if not segmenter.draws_parts:
+        pieces = iter([torch.cat(list(pieces), 1)])  # [1, T, D]
+    state, start = segmenter.start(1, device=device), 0
+    for states in pieces:
+        stop = start + states.shape[1]
+        read = byte_ids[None, start:stop].to(device)
+        numbers = None if uniforms is None else uniforms[:, start:stop]
+        if segmenter.draws_parts:
+            segments, state = segmenter.draw_part(states, read, state, uniforms=numbers)
+        else:
+            segments = segmenter(states, read, uniforms=numbers)
+        probabilities = (segments.boundaries if segments.logits is None else segments.logits.sigmoid())[0].float().cpu()
+        if start == 0:
+            probabilities[0] = 1.0
+        if stop > marks:
+            new = slice(max(marks - start, 0), None)
+            drawn = segments.boundaries[0, new].cpu(), probabilities[new]
+            yield Segmentation(content[max(start - marks, 0) : stop - marks], *drawn)
+        start = stop
+
+
+def _without_states(byte_ids: Tensor, piece: int, device: torch.device, progress: Progress | None) -> Iterator[Tensor]:
+    """Yield [1, <= piece, 1] zeros in place of encoder states, for segmenters that read none."""
+    for start in range(0, len(byte_ids), piece):
+        stop = min(start + piece, len(byte_ids))
+        yield torch.zeros(1, stop - start, 1, device=device)
         if progress is not None:
-            progress(len(byte_ids), len(byte_ids))
-    probabilities = segments.boundaries if segments.logits is None else segments.logits.sigmoid()
-    probabilities = probabilities[0].float().cpu()
-    probabilities[0] = 1.0
-    return Segmentation(text_to_bytes(text), segments.boundaries[0, marks:].cpu(), probabilities[marks:])
+            progress(stop, len(byte_ids))
 
 
 def write_on(

@@ -106,6 +106,19 @@ class GroupedSegmenter(Segmenter):
         offsets = budget_offsets(drawn, self.target_rate, self.block)
         return Segments(drawn, logits=logits + offsets.to(logits.dtype))
 
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        logits, numbers = self._logits(states), None if uniforms is None else uniforms.cpu()  # [B, n]
+        on_cpu, position, drawn = logits.cpu(), state["position"].cpu(), state["drawn"].cpu()
+        out = []
+        for t in range(byte_ids.shape[1]):
+            number = None if numbers is None else numbers[:, t]
+            *decision, drawn, offset = draw_next(
+                on_cpu[:, t], number, position + t, drawn, self.target_rate, self.block
+            )
+            out.append((*decision, offset))
+        boundaries, offsets = (torch.stack(column, 1).to(logits.device) for column in zip(*out, strict=True))
+        return Segments(boundaries, logits=logits + offsets.to(logits.dtype)), {"drawn": drawn}
+
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {"drawn": torch.zeros(num_rows, dtype=torch.int64, device=device)}
 

@@ -117,6 +117,9 @@ class Predicted(Segmenter):
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         return draw_segments(self.predictor(states), uniforms, self.tokens, self.temperature)
 
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        return self._window(states, byte_ids, uniforms), {}
+
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         return draw_segments(self.predictor(states), uniforms, self.tokens), {}
 

@@ -79,6 +79,13 @@ class HNetSegmenter(Segmenter):
         free = routing_probability(self.query(x[:, :-1]), self.key(x[:, 1:]))  # [B, T - 1]
         return self._segments(nn.functional.pad(free, (1, 0), value=1.0))
 
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        x = self.byte_norm(states)  # [B, n, D]
+        query = self.query(x)
+        before = torch.cat((state["query"][:, None], query[:, :-1]), 1)
+        probs = routing_probability(before, self.key(x))  # [B, n]
+        return Segments(probs > 0.5, scores=probs), {"query": query[:, -1]}
+
     def _start(self, num_rows: int, device: torch.device) -> State:
         weight = self.query.weight
         return {"query": weight.new_zeros(num_rows, weight.shape[0])}

@@ -76,6 +76,12 @@ class MagnetSegmenter(Segmenter):
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         return draw_segments(self._logits(states, scripts_of(byte_ids)), uniforms, self.tokens, temperature=0.5)
 
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        known = torch.cat((state["bytes"], byte_ids.long()), 1)  # [B, 3 + n]
+        scripts = running_script(script_at(known)[:, _REACH:], state["script"])
+        segments = draw_segments(self._logits(states, scripts), uniforms, self.tokens)
+        return segments, {"bytes": known[:, -_REACH:], "script": scripts[:, -1]}
+
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {
             "bytes": torch.zeros(num_rows, _REACH, dtype=torch.int64, device=device),

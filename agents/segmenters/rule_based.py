@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor
-from rltok_rl.agents.rules import FixedStrideActor, UniformActor, WhitespaceActor
+from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
 from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, check_rate, rate_or_default
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
@@ -43,6 +43,18 @@ class ActorSegmenter(Segmenter):
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         position = torch.arange(byte_ids.shape[1], device=byte_ids.device).expand_as(byte_ids)
+        return self._draw(states, byte_ids, position, uniforms)
+
+    @property
+    def draws_parts(self) -> bool:
+        """Whether decisions depend on their own byte, position and random number alone."""
+        return isinstance(self.actor, (RuleActor, RandomActor))
+
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        position = state["position"][:, None] + torch.arange(byte_ids.shape[1], device=byte_ids.device)  # [B, n]
+        return self._draw(states, byte_ids, position, uniforms), {}
+
+    def _draw(self, states: Tensor, byte_ids: Tensor, position: Tensor, uniforms: Tensor | None) -> Segments:
         observation = _observation(states, byte_ids, position)
         if uniforms is not None:
             observation.set("uniform", uniforms)
@@ -87,6 +99,16 @@ class ExactRandom(Segmenter):
         # On the CPU: launching thousands of tiny steps on an accelerator costs more than copying.
         return Segments(select_exactly(uniforms.cpu(), self.target_rate, self.block).to(byte_ids.device))
 
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        assert uniforms is not None
+        numbers, position, drawn = uniforms.cpu(), state["position"].cpu(), state["drawn"].cpu()
+        boundaries = []
+        for t in range(byte_ids.shape[1]):
+            number = numbers[:, t]
+            boundary, drawn = select_next(number, position + t, drawn.to(number.dtype), self.target_rate, self.block)
+            boundaries.append(boundary)
+        return Segments(torch.stack(boundaries, 1).to(byte_ids.device)), {"drawn": drawn}
+
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {"drawn": torch.zeros(num_rows, device=device)}
 
@@ -114,6 +136,11 @@ class SpaceByte(Segmenter):
         return self._segments(
             boundary_rules.spacebyte(byte_ids), torch.arange(byte_ids.shape[1], device=byte_ids.device)
         )
+
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        space = spacelike(byte_ids)  # [B, n]
+        before = torch.cat((state["space"][:, None], space[:, :-1]), 1)
+        return Segments(space & ~before), {"space": space[:, -1]}
 
     def _start(self, num_rows: int, device: torch.device) -> State:
         return {"space": torch.zeros(num_rows, dtype=torch.bool, device=device)}

@@ -108,6 +108,27 @@ class Segmenter(nn.Module):
         boundaries = segments.boundaries | (state["position"] == 0)
         return replace(segments, boundaries=boundaries), {"position": state["position"] + 1, **after}
 
+    @property
+    def draws_parts(self) -> bool:
+        """Whether :meth:`draw_part` works; a subclass with its own ``_window`` must define ``_part`` again."""
+        order = type(self).__mro__
+        part, window = (next(n for n, kind in enumerate(order) if name in vars(kind)) for name in ("_part", "_window"))
+        return order[part] is not Segmenter and part <= window
+
+    @torch.no_grad()
+    def draw_part(
+        self, states: Tensor, byte_ids: Tensor, state: State, *, uniforms: Tensor | None = None
+    ) -> tuple[Segments, State]:
+        """Draw the next boundaries [B, n] of long texts: those of ``forward`` on whole texts, without mixing.
+
+        ``state`` is that of :meth:`start` or of the part before; :meth:`step` has other states.
+        """
+        _check_shapes(states, byte_ids, "B, n")
+        segments, after = self._part(states, byte_ids, state, self._uniforms(byte_ids, uniforms, None))
+        position, boundaries = state["position"], segments.boundaries.clone()
+        boundaries[:, 0] |= position == 0
+        return replace(segments, boundaries=boundaries), {"position": position + byte_ids.shape[1], **after}
+
     def losses(self, segments: Segments, byte_ids: Tensor, final_logits: Tensor) -> dict[str, Tensor]:
         """Compute losses by name, without coefficients, given ``forward`` and next-byte logits [B, T, 256]."""
         return {}
@@ -119,6 +140,9 @@ class Segmenter(nn.Module):
         return {}
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        raise NotImplementedError
+
+    def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         raise NotImplementedError
 
     def _uniforms(self, byte_ids: Tensor, uniforms: Tensor | None, generator: torch.Generator | None) -> Tensor | None:

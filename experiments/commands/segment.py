@@ -7,8 +7,8 @@
 
 As text, a | follows each boundary, coloured by its probability. As json, each line is a token: start and end in bytes,
 text (null if it is no UTF-8 by itself), bytes in hex, whether a boundary ends it, and the probability of a boundary
-after each of its bytes, given those before. Long texts are written while they are read, unless a segmenter other than
-the model's policy draws.
+after each of its bytes, given those before. Long texts are written while they are read, unless the segmenter needs the
+whole text, as tokenizers do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from rltok_rl.agents.segmenters import segment_text
+from rltok_rl.agents.segmenters import segment_text_parts
 from rltok_rl.experiments.commands.arguments import Watch, load_with_segmenter, read_bytes, typed_bytes, use_colour
 from rltok_rl.experiments.commands.parsers import Parser, command
 
@@ -57,12 +57,12 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     text = read_text(parser, options)
     model, segmenter = load_with_segmenter(parser, options)
     generator = torch.Generator(options.device).manual_seed(options.seed)
-    shows = sys.stdout.isatty() and segmenter is None  # the text itself shows the progress
+    shows = sys.stdout.isatty() and (segmenter is None or segmenter.draws_parts)  # the text itself shows the progress
     how: dict[str, Any] = {"generator": generator, "progress": None if shows else Watch()}
     if segmenter is None:
         parts = segment_parts(model, text, greedy=options.greedy, target_rate=options.rate, **how)
     else:
-        parts = iter([segment_text(model, segmenter, text, **how)])
+        parts = segment_text_parts(model, segmenter, text, **how)
     if options.format == "json":
         for start, token, chances in tokens_of(parts):
             end = start + len(token.content)

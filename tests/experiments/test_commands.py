@@ -11,9 +11,10 @@ import sys
 
 import pytest
 import torch
+from rltok_rl.agents.segmenters import GumbelSegmenter
 from rltok_rl.experiments.commands import boundaries, evaluate, generate, segment, tasks, view
 
-from rltok_rl import stream, text_to_ids
+from rltok_rl import UNet, stream, text_to_ids
 from rltok_rl.data import local_prose
 from rltok_rl.evaluation.tasks import choice_metrics, read_task, score_examples
 from rltok_rl.models import segment as segment_function
@@ -64,6 +65,26 @@ def test_segment_streams_parts(model):
         assert chances == pytest.approx(whole.probabilities.tolist(), abs=1e-5)
         characters = [part.text.decode() for part in segment.whole_characters(parts)]
         assert "".join(characters).encode() == content
+
+
+def test_segment_writes_while_a_segmenter_reads(model, tmp_path, monkeypatch):
+    """Tokens of the first part are written before the second is encoded, unless the segmenter needs the whole text."""
+    content = (TEXT.encode() * 200)[:9_000]
+    (tmp_path / "text").write_bytes(content)
+    saved = save_ruled(tmp_path / "model", model, "gumbel", hidden=8)
+    written: list[str] = []
+    encoded: list[int] = []  # lines written before each part is encoded
+    encode = UNet.encode
+    monkeypatch.setattr(UNet, "encode", lambda *a, **k: encoded.append(len(written)) or encode(*a, **k))
+    monkeypatch.setattr("builtins.print", lambda line, **_: written.append(line))
+    for in_parts in (True, False):
+        monkeypatch.setattr(GumbelSegmenter, "draws_parts", in_parts)
+        segment.main(["--file", str(tmp_path / "text"), "--model", str(saved), "--format", "json"])
+        lines = [json.loads(line) for line in written]
+        assert b"".join(bytes.fromhex(line["hex"]) for line in lines) == content
+        assert len(encoded) == 3 and encoded[0] == 0 and (encoded[1] > 100) == in_parts
+        encoded.clear()
+        written.clear()
 
 
 def test_segment_escapes_control_characters_in_json(folder, tmp_path, output):

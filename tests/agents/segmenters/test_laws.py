@@ -24,11 +24,18 @@ from rltok_rl.agents.segmenters import (
     read_byte,
     read_window,
     segment_text,
+    segment_text_parts,
     segmenter_maker,
     start_reading,
     write_on,
 )
-from rltok_rl.agents.segmenters.entropy import EntropySpike, EntropyThreshold, Predictor, entropy_threshold
+from rltok_rl.agents.segmenters.entropy import (
+    EntropyCombined,
+    EntropySpike,
+    EntropyThreshold,
+    Predictor,
+    entropy_threshold,
+)
 from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
 from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, TrainedSpike
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
@@ -41,6 +48,7 @@ import rltok_rl.models.mixing
 from rltok_rl.diagnostics.segmenter_laws import SEGMENTER_LAWS, fixed_uniforms, read_streamed
 from rltok_rl.functional.boundary_rules import spacebyte
 from rltok_rl.models import UNet, preset
+from rltok_rl.models.segmentation import join_parts
 
 from .definition import (
     BPE,
@@ -485,6 +493,138 @@ def test_boundaries_of_a_whole_text(begin_of_text):
         expected[0] = 1.0
         torch.testing.assert_close(out.probabilities, expected[marks:])
         assert calls[-1] == (len(text) + marks,) * 2 and calls == sorted(calls), name
+
+
+WHOLE = {*ORACLES, *(name for name, case in CASES.items() if case.name == "learned")}
+"""Cases that cannot draw parts; :func:`segment_text_parts` says why."""
+
+
+def off_scores(segmenter: Segmenter) -> None:
+    """Move a calibrated threshold off the entropy of the text that it equals: parts equal windows up to rounding."""
+    if isinstance(segmenter, EntropyThreshold):
+        segmenter.threshold.add_(1e-5)
+
+
+@torch.no_grad()
+def test_parts_of_long_texts_equal_windows():
+    """For parts of one and several bytes, in training and evaluation, with blocks and characters that a part cuts."""
+
+    def check(case: Case) -> None:
+        model, segmenter = build(case)
+        assert segmenter.draws_parts == (case not in [CASES[name] for name in WHOLE])
+        off_scores(segmenter)
+        for byte_ids in (texts(2, 43), *STRANGE.values()) if segmenter.draws_parts else ():
+            uniforms = fixed_uniforms(byte_ids)
+            for size, training in ((1, True), (2, True), (3, False), (5, False), (17, True)):
+                segmenter.train(training)
+                states, whole = encode_and_draw(model, segmenter, byte_ids, uniforms=uniforms)
+                state, drawn = segmenter.start(len(byte_ids)), []
+                for part, ids, numbers in zip(*(x.split(size, 1) for x in (states, byte_ids, uniforms)), strict=True):
+                    segments, state = segmenter.draw_part(part, ids, state, uniforms=numbers)
+                    drawn.append(segments)
+                assert torch.equal(torch.cat([x.boundaries for x in drawn], 1), whole.boundaries), size
+                assert [x.logits is None for x in drawn] == [whole.logits is None] * len(drawn)
+                if whole.logits is not None:
+                    torch.testing.assert_close(torch.cat([x.logits for x in drawn], 1), whole.logits)
+
+    assert_for_all(CASES, check)
+
+
+@torch.no_grad()
+def test_runs_of_wanted_boundaries_continue_in_the_next_part():
+    """Every second one is drawn, from the forced one at the first byte on."""
+
+    class Bytes(Predictor):
+        reads_states, reach = False, 0
+
+        def forward(self, states: Any, byte_ids: Any) -> Any:
+            return byte_ids.double()
+
+    model = UNet(preset("tiny", width=16)).eval()
+    for text in (b"abcdefgh", b"aaabcdaefghhij", b"ba"):
+        segmenter = EntropyCombined(Bytes(), target_rate=0.5, threshold=0.0)
+        whole = draw_from_bytes(segmenter, torch.tensor([[*text]])).boundaries[0]
+        for piece in range(1, len(text) + 1):
+            parts = list(segment_text_parts(model, segmenter, text, piece=piece))
+            assert torch.equal(join_parts(parts).boundaries, whole), piece
+
+
+@torch.no_grad()
+def test_parts_of_texts_that_begin_with_a_mark():
+    model = UNet(preset("tiny", width=16, begin_of_text=True, num_special=1)).eval()
+    for name in ("uniform", "gumbel"):
+        segmenter = make_segmenter(name, model).eval()
+        generators = [torch.Generator().manual_seed(1) for _ in range(4)]
+        whole = segment_text(model, segmenter, b"to be or", generator=generators[0])
+        for piece, generator in zip((1, 2, 3), generators[1:], strict=True):
+            parts = list(segment_text_parts(model, segmenter, b"to be or", piece=piece, generator=generator))
+            assert all(part.text for part in parts) and join_parts(parts).text == b"to be or"
+            assert torch.equal(join_parts(parts).boundaries, whole.boundaries)
+            torch.testing.assert_close(join_parts(parts).probabilities, whole.probabilities)
+
+
+@torch.no_grad()
+def test_long_texts_are_segmented_in_bounded_memory(monkeypatch):
+    """The first part comes before the second is encoded, and nothing reads more than a part and what it can see."""
+    text, piece = (TEXT * 3).encode()[:290], 16
+
+    def check(case: Case) -> None:
+        model, segmenter = build(case)
+        off_scores(segmenter.eval())
+        numbers = [torch.Generator().manual_seed(5) for _ in range(2)]
+        whole = segment_text(model, segmenter, text, generator=numbers[0])
+        lengths: list[int] = []
+
+        def count_bytes(module: Any, inputs: Any, _: Any) -> None:
+            lengths.extend(
+                x.shape[1] for x in inputs if isinstance(x, torch.Tensor) and x.dim() == 2 + x.dtype.is_floating_point
+            )
+
+        for part in {*model.modules(), *segmenter.modules()}:
+            part.register_forward_hook(count_bytes)
+        parts = segment_text_parts(model, segmenter, text, generator=numbers[1], piece=piece)
+        first = next(parts)
+        before = len(lengths)
+        both = join_parts([first, *parts])
+        assert both.text == whole.text == text and torch.equal(both.boundaries, whole.boundaries)
+        torch.testing.assert_close(both.probabilities, whole.probabilities)
+        if not segmenter.draws_parts:
+            assert len(first.text) == 290
+            return
+        assert len(first.text) == piece and before < max(len(lengths), 1) / 9  # of 19 parts
+        reach = model.config.num_encoder_layers * (model.config.window - 1) + model.config.bytes_before
+        assert max(lengths, default=0) <= piece + reach < 290
+
+    assert_for_all(CASES, check)
+    model, segmenter = build(CASES["whitespace"])
+    with pytest.raises(ValueError, match="piece must be .* got 0"):
+        next(segment_text_parts(model, segmenter, text, piece=0))
+
+
+def test_segmenters_with_windows_of_their_own_read_texts_whole():
+    """A subclass that changes the window alone, or a predictor of unknown reach, would draw other parts."""
+
+    class Every(SpaceByte):
+        def _window(self, states: Any, byte_ids: Any, uniforms: Any) -> Segments:
+            return Segments(byte_ids >= 0)
+
+    class Fast(Every):
+        def _part(self, states: Any, byte_ids: Any, state: Any, uniforms: Any) -> Any:
+            return Segments(byte_ids >= 0), {}
+
+    class Far(Predictor):
+        def forward(self, states: Any, byte_ids: Any) -> Any:
+            return byte_ids.double()
+
+    model = UNet(preset("tiny", width=16)).eval()
+    for segmenter, fast in ((Every(), False), (Fast(), True), (SpaceByte(), True), (EntropySpike(Far()), False)):
+        assert segmenter.draws_parts == fast
+        parts = list(segment_text_parts(model, segmenter, "to be or not", piece=5))
+        assert [len(part.text) for part in parts] == ([5, 5, 2] if fast else [12])
+        if not isinstance(segmenter, EntropySpike):
+            spaces = torch.tensor([byte == 32 for byte in b"to be or not"])
+            spaces[0] = True
+            assert torch.equal(join_parts(parts).boundaries, spaces | isinstance(segmenter, Every))
 
 
 @torch.no_grad()

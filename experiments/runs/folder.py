@@ -35,10 +35,11 @@ from rltok_rl.foreign import (
 )
 from rltok_rl.models import UNet, UNetConfig
 from rltok_rl.models.weights import WEIGHTS, build_empty, fill
-from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, part_of, read_state
+from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, read_state
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import read_lines, read_table
-from rltok_rl.training.sharding import check_moments, check_weights
+from rltok_rl.training.sharding import check_weights
+from rltok_rl.training.trainer_state import check_state
 from rltok_rl.viz.run_figures import flops_key
 
 MODEL_HASH = "model_sha256"
@@ -295,19 +296,32 @@ def load_checkpointed(path: Path, device: torch.device, *, trust_code: bool = Fa
 
 
 def find_misfit(run: RunFolder, path: Path) -> str | None:
-    """Name the weights and moments that the state of an intact checkpoint lacks; None if it can be resumed."""
+    """Name what the state of an intact checkpoint lacks; None if nothing is missing that is known without its run."""
+
+    def check_model(weights: Mapping[str, Any]) -> None:
+        num_bytes, where = sum(x.nbytes for x in weights.values()), str(run.path / "model.json")
+        if not weights:
+            raise ValueError("it is empty")
+        if run.model:  # without it, nothing says what else the weights must be
+            empty = build_empty(UNet, _model_config(run), where, num_tensors=len(weights), num_bytes=num_bytes)
+            check_weights(empty.state_dict(), weights)
+
     try:
         state = read_state(path)
-        with part_of(state, "model") as weights:
-            num_bytes, where = sum(x.nbytes for x in weights.values()), str(run.path / "model.json")
-            if run.model:  # without it, nothing says what the weights must be
-                empty = build_empty(UNet, _model_config(run), where, num_tensors=len(weights), num_bytes=num_bytes)
-                check_weights(empty.state_dict(), weights)
-        with part_of(state, "optimizer") as moments:
-            check_moments(moments)
+        check_update(path, state)
+        check_state(state, check_model)
+        if state["segmenter"] is None and run.option("segmenter.name") not in (None, "learned"):
+            raise ValueError(f"it has no segmenter, but config.yaml names {run.option('segmenter.name')!r}")
     except (CheckpointError, ValueError) as error:
-        return f"{path} cannot be resumed: {error}"
+        return str(error) if str(path) in str(error) else f"{path} cannot be resumed: {error}"
     return None
+
+
+def check_update(path: Path, state: Mapping[str, Any]) -> None:
+    """Require that a checkpoint holds the state after the update that it is named after."""
+    update = int(path.name.removeprefix("update-"))
+    if state.get("updates", update) != update:
+        raise ValueError(f"{path} must hold the state after update {update}, got updates={state['updates']!r}")
 
 
 def _model_config(run: RunFolder) -> UNetConfig:

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from rltok_rl.experiments.recipes import flat
 from rltok_rl.experiments.run_config import TrainConfig
+from rltok_rl.experiments.runs.folder import check_update
 from rltok_rl.experiments.runs.record import LOGS, TRAINED_ON
 from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.texts import Texts
@@ -57,9 +58,8 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
         for name in LOGS:
             (out / name).unlink(missing_ok=True)
         return True, "", None
-    update, state = load_checkpoint(checkpoint)
-    if state.get("updates", update) != update:
-        raise ValueError(f"{checkpoint} must hold the state after update {update}, got updates={state['updates']!r}")
+    state = load_checkpoint(checkpoint)[1]
+    check_update(checkpoint, state)
     trained_on = state.get(TRAINED_ON)
     if trained_on is not None and trained_on != texts.sha256:
         raise ValueError(

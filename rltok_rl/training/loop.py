@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 from torchrl.envs import EnvBase
 
@@ -18,7 +20,6 @@ from rltok_rl.data.languages import Language
 from rltok_rl.models.tokens import watch_room
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
-from rltok_rl.ranges import check_number
 from rltok_rl.renamed import RenamedAttribute
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.checkpoint import as_state, part_of, random_states, set_random_states
@@ -29,12 +30,14 @@ from rltok_rl.training.options import PRECISIONS, LoopOptions, cosine_schedule, 
 from rltok_rl.training.sharding import (
     average_gradients,
     check_parallel,
+    check_weights,
     full_state,
     load_moments,
     load_weights,
     prepare_model,
 )
 from rltok_rl.training.token_room import TokenRoom, largest_need
+from rltok_rl.training.trainer_state import check_flops, check_state
 from rltok_rl.training.training_step import TrainingStep
 from rltok_rl.utils import check_count
 
@@ -364,6 +367,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a trainer with the same model, loss and options; an error names the part that differs."""
+        check_state(state, partial(check_weights, get_model_state_dict(self.model)))
         with part_of(state, "model") as part:
             load_weights(self.model, part)
         with part_of(state, "optimizer") as part:
@@ -375,13 +379,9 @@ class Trainer:
             self.alarms.load_state_dict(part)
         self._pending, self._fetched, self._broken, self.last_update, self._failed = [], [], None, None, None
         with part_of(state, "flops_done") as part:
-            self.flops_done = _flops("flops_done", part)
+            self.flops_done = check_flops("flops_done", part)
         with part_of(state, "flops_beside") as part:
-            self.padded_flops_done, self.tried_flops_done = (_flops(k, part[k]) for k in ("padded", "tried"))
+            self.padded_flops_done, self.tried_flops_done = (check_flops(k, part[k]) for k in ("padded", "tried"))
         if self.segmenter is not None:
             with part_of(state, "segmenter") as part:
                 load_own_state(self.segmenter, self.model, part)
-
-
-def _flops(name: str, value: Any) -> float:
-    return float(check_number(name, value, "[0, inf)"))

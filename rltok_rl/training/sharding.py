@@ -113,6 +113,12 @@ def check_moments(state: Mapping[str, Any]) -> None:
     lacking = _without_moments(state)
     if lost := sorted({*lacking} - {*state.get("without_moments", lacking)}):
         raise ValueError(f"parameters {lost} have lost their moments")
+    for n, entry in state["state"].items():
+        if {*entry} != _MOMENTS:
+            raise ValueError(f"parameter {n!r:.60} has the moments {[*entry]}")
+        for name, allowed in (("step", torch.empty((), device="meta")), ("exp_avg", entry["exp_avg_sq"])):
+            if _describe(entry[name]) != _describe(allowed):
+                raise ValueError(f"{name} of parameter {n} must be {_describe(allowed)}, got {_describe(entry[name])}")
 
 
 def check_weights(expected: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
@@ -153,8 +159,8 @@ def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Non
         if missing := sorted(_OF_GROUPS & {*group} - {*saved_group}):
             raise ValueError(f"a group of parameters has no {missing[0]}")
     for n, entry in state["state"].items():
-        if n not in parameters or {*entry} != _MOMENTS:
-            raise ValueError(f"parameter {n!r:.60} has the moments {[*entry]}")
+        if n not in parameters:
+            raise ValueError(f"parameter {n!r:.60} is unknown and has the moments {[*entry]}")
         for name, moment in entry.items():
             shape = parameters[n].shape if name != "step" else ()
             if _describe(moment) != (allowed := _describe(torch.empty(shape, device="meta"))):

@@ -191,17 +191,45 @@ def test_another_configuration_is_not_resumed(learned_run):
             True,
         ),
         (lambda state: state["loss"].pop("coeff_policy"), 'cannot be resumed: loss .*"coeff_policy"', False),
-        (lambda state: state.update(boundaries=None), "cannot be resumed: boundaries of the state", False),
+        (lambda state: state["loss"].clear(), "cannot be resumed: loss .*it is empty", True),
+        (lambda state: state.update(boundaries=None), "cannot be resumed: boundaries of the state", True),
+        (
+            lambda state: state["optimizer"]["state"][5].pop("exp_avg"),
+            r"cannot be resumed: optimizer .*parameter 5 has the moments \['step', 'exp_avg_sq'\]",
+            True,
+        ),
+        (
+            lambda state: state["optimizer"]["state"][5].update(exp_avg=torch.zeros(2)),
+            "cannot be resumed: optimizer .*exp_avg of parameter 5 must be",
+            True,
+        ),
+        (  # as earlier versions have written them, without the parameters that never had any
+            lambda state: (state["optimizer"]["state"].clear(), state["optimizer"].pop("without_moments")),
+            "cannot be resumed: optimizer .*no parameter has moments after 10 updates",
+            True,
+        ),
+        (lambda state: state["random"].pop("numpy"), "cannot be resumed: random .*numpy", True),
+        (lambda state: state["random"].update(python=[3]), "cannot be resumed: random of the state", True),
+        (lambda state: state.update(texts=torch.zeros(0)), "cannot be resumed: texts .*generator is empty", True),
+        (lambda state: state.update(texts={"generator": None}), "cannot be resumed: texts .*source", True),
+        (lambda state: state.update(segmenter=[1]), "cannot be resumed: segmenter of the state", True),
+        *(
+            (lambda state, part=part: state.pop(part), f"cannot be resumed: .* got one without '{part}'", True)
+            for part in (
+                *("model", "loss", "texts", "boundaries", "random", "updates", "bytes_done", "segmenter", "alarms"),
+                *("flops_done", "flops_beside"),
+            )
+        ),
         (
             lambda state: state.update(bytes_done=5),
             "bytes_done .* must be 1,280 after 10 updates of 128 bytes, got 5",
             False,
         ),
-        (lambda state: state.update(updates=9), "must hold the state after update 10, got updates=9", False),
+        (lambda state: state.update(updates=9), "must hold the state after update 10, got updates=9", True),
     ]
 )
 def test_checkpoint_that_does_not_fit_is_named(case, whole, tmp_path):
-    """By ``rltok check`` too if weights or moments are missing."""
+    """By ``rltok check`` too, unless only the trainer knows what is missing."""
     change, words, found = case
     folder = copied(whole, tmp_path / str(hash(words)), "summary.json", "model")
     state = load_checkpoint(folder / "checkpoints")[1]
@@ -215,6 +243,26 @@ def test_checkpoint_that_does_not_fit_is_named(case, whole, tmp_path):
         run(configured(*LONGER, f"out={folder}"), "")
     assert str(refused.value).startswith(str(path)) and "\n" not in str(refused.value)
     assert files(folder) == before | {".lock": b""}
+
+
+def test_checkpoint_without_its_segmenter_is_named(gumbel_run, tmp_path):
+    options = [*QUICK, "segmenter=gumbel-round", "segmenter.options.hidden=32", "model.overrides.width=16"]
+    options += ["snapshots.batches=1", "resume=true"]
+    for number, (change, words, found) in enumerate(
+        (
+            (lambda state: state.update(segmenter=None), "segmenter", True),
+            (lambda state: state["segmenter"].popitem(), "segmenter of the state .*state must hold", False),
+        )
+    ):
+        folder = copied(gumbel_run, tmp_path / str(number), "summary.json", "model")
+        update, state = load_checkpoint(folder / "checkpoints")
+        change(state)
+        path = save_checkpoint(folder / "checkpoints", update, state, files=LOGS)
+        assert [bool(re.match(f"{path} cannot be resumed: .*segmenter", x)) for x in find_problems(folder)] == [
+            True
+        ] * found
+        with pytest.raises(ValueError, match=f"^{path} cannot be resumed: .*{words}"):
+            run(configured(*options, f"out={folder}"), "")
 
 
 def test_state_of_a_list_is_refused(whole, tmp_path):

@@ -67,6 +67,7 @@ WORDS: dict[str, dict[str, str]] = {
 OPTIONS = {"baseline.name": "baseline", "estimator.name": "estimator"}
 """Options in ``config.yaml`` whose values are such words, and their kind."""
 
+_LIBRARIES = ("rltok_rl", "torch", "tensordict", "torchrl")
 Value = TypeVar("Value")
 
 
@@ -84,8 +85,19 @@ def renamed_word(kind: str, word: str) -> str:
     """Return the current form of an option word, with a warning if the word is an old one."""
     current = current_word(kind, word)
     if current != word:
-        warnings.warn(f"{kind} {word!r} is now {current!r}", DeprecationWarning, stacklevel=3)
+        warn_caller(f"{kind} {word!r} is now {current!r}")
     return current
+
+
+def warn_caller(message: str) -> None:
+    """Warn of an old name at the line of the first caller outside of the library and of torch, whose wrappers call it.
+
+    By default Python shows a DeprecationWarning only if that line is in the program itself.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, DeprecationWarning, stacklevel=level)
 
 
 def rename_options(config: MutableMapping[Any, Any]) -> None:

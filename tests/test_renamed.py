@@ -38,8 +38,9 @@ def test_every_old_word_has_a_new_one_that_is_used():
         assert set(words.values()) <= set(current[kind]) and not set(words) & set(current[kind])
         for old, new in words.items():
             assert current_word(kind, old) == current_word(kind, new) == new
-            with pytest.warns(DeprecationWarning, match=f"{kind} '{old}' is now '{new}'"):
-                assert renamed_word(kind, old) == new
+            with pytest.warns(DeprecationWarning, match=f"{kind} '{old}' is now '{new}'") as warned:
+                assert renamed_word(kind, old) == torch.no_grad()(renamed_word)(kind, old) == new
+            assert [warning.filename for warning in warned] == [__file__] * 2
         assert renamed_word(kind, "none") == "none"  # without a warning
 
 
@@ -101,13 +102,14 @@ def test_baselines_that_were_estimators_work():
         options = {**options, **more.get(old, {})}
         expected = objectives.make_estimator("discounted_return", gamma=0.9, **options)(rollout.clone())["advantage"]
         given = {"gamma": 0.9, **more.get(old, {})}
-        with pytest.warns(DeprecationWarning, match=f"'{old}' is now 'discounted_return' with baseline="):
+        with pytest.warns(DeprecationWarning, match=f"'{old}' is now 'discounted_return' with baseline=") as warned:
             made = [
                 objectives.make_estimator(old, **given),
                 objectives.BoundaryReinforceLoss(old, **given)._value_estimator,
                 objectives.JointLoss.paper(target_rate=0.2, estimator=old, **given).terms["policy"]._value_estimator,
                 objectives.BoundaryClipPPOLoss(RolloutPolicy()).make_value_estimator(old, **given)._value_estimator,
             ]
+        assert {warning.filename for warning in warned} == {__file__}
         for estimator in made:
             assert torch.equal(estimator(rollout.clone())["advantage"], expected), old
     with pytest.raises(ValueError, match="'leave_one_out' is a baseline itself, got baseline='none'"):

@@ -6,7 +6,6 @@ The text is read by :func:`~rltok_rl.evaluation.read_text`, so costs and boundar
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from rltok_rl.functional.baselines import BASELINES
 from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.functional.rewards import RELATIVE, Reward, as_reward, charge_boundaries, prediction_entropy
 from rltok_rl.models import UNet
-from rltok_rl.renamed import renamed_word
+from rltok_rl.renamed import renamed_word, warn_caller
 from rltok_rl.text import text_to_bytes
 from rltok_rl.utils import check_count
 
@@ -96,7 +95,7 @@ def read_detail(
     """
     reward_of = as_reward("early_exit" if reward == RELATIVE else reward)
     if estimator is not None:
-        warnings.warn("estimator is now baseline", DeprecationWarning, stacklevel=3)
+        warn_caller("estimator is now baseline")
         baseline = "none" if estimator == "discounted_return" else estimator
     baseline = renamed_word("baseline", baseline)
     if baseline not in BASELINES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models.heads import TargetRate
 from rltok_rl.models.incremental import decide, observe, prefill
 from rltok_rl.models.unet import UNet
+from rltok_rl.renamed import warn_caller
 from rltok_rl.sampling import draw_boundary
 from rltok_rl.text import check_texts, text_to_ids
 from rltok_rl.utils import check_count
@@ -146,5 +146,5 @@ def _former_greedy(boundaries: str, greedy: bool) -> bool:
     if greedy and boundaries == "sample":
         raise ValueError("boundaries must be left out if greedy is given, got boundaries='sample' and greedy=True")
     greedy = boundaries == "greedy"
-    warnings.warn(f"boundaries={boundaries!r} is greedy={greedy} now", DeprecationWarning, stacklevel=3)
+    warn_caller(f"boundaries={boundaries!r} is greedy={greedy} now")
     return greedy

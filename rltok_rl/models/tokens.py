@@ -10,7 +10,6 @@ of m = max(16, the largest power of two that is at most N / 64): padding is belo
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from rltok_rl.models.attention import PackedRows, causal_attention, packed_attention
 from rltok_rl.models.layers import Attention
+from rltok_rl.renamed import warn_caller
 
 SMALLEST_BUCKET = 16  # tokens
 BUCKETS = 64  # of a total
@@ -65,7 +65,7 @@ class Packing:
         if self.second is not None and self.tokens is None:
             raise ValueError(f"second must be None if tokens is None: no room is set aside, got {self.second}")
         if self.attention == "varlen":
-            warnings.warn("attention='varlen' was removed; 'auto' is used", DeprecationWarning, stacklevel=3)
+            warn_caller("attention='varlen' was removed; 'auto' is used")
             object.__setattr__(self, "attention", "auto")
 
     def room_for(self, num_bytes: int, num_rows: int) -> int | None:

@@ -26,7 +26,7 @@ from rltok_rl.functional.returns import check_gamma, discounted_return
 from rltok_rl.objectives.base import under_next
 from rltok_rl.objectives.baseline import BASELINE_NAMES, Baseline, as_baseline, name_of
 from rltok_rl.objectives.time_last import MaskKey, View
-from rltok_rl.renamed import renamed_word
+from rltok_rl.renamed import renamed_word, warn_caller
 from rltok_rl.utils import did_you_mean
 
 
@@ -268,8 +268,7 @@ def check_estimator(name: str, options: Mapping[str, Any]) -> str:
             raise ValueError(
                 f"{name!r} is a baseline itself, got baseline={options['baseline']!r}; 'discounted_return' takes any"
             )
-        message = f"estimator {name!r} is now 'discounted_return' with baseline={baseline!r}"
-        warnings.warn(message, DeprecationWarning, stacklevel=3)
+        warn_caller(f"estimator {name!r} is now 'discounted_return' with baseline={baseline!r}")
         return name
     name = renamed_word("estimator", name)
     if name not in ESTIMATORS:

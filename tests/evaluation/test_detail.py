@@ -116,8 +116,9 @@ def test_advantages_are_those_of_the_baseline_over_the_free_decisions(model):
         assert warned[0].filename == __file__
         same = read_detail(model, TEXT, context=16, gamma=0.9, baseline=name, generator=seeded())
         torch.testing.assert_close(former.advantages, same.advantages, equal_nan=True)
-    with pytest.warns(DeprecationWarning, match="baseline 'batch_centred' is now 'batch_mean'"):
+    with pytest.warns(DeprecationWarning, match="baseline 'batch_centred' is now 'batch_mean'") as warned:
         former = read_detail(model, TEXT, context=16, gamma=0.9, baseline="batch_centred", generator=seeded())
+    assert warned[0].filename == __file__
     same = read_detail(model, TEXT, context=16, gamma=0.9, baseline="batch_mean", draws=4, generator=seeded())
     torch.testing.assert_close(former.advantages, same.advantages, equal_nan=True)  # of four draws by default
 

@@ -148,6 +148,7 @@ def _trust_entry(data: DataConfig) -> str | None:
         None if path is None else str(Path(path).resolve()) for path in (data.cache, None if named else data.source)
     ]
     read = [data.source if named else None, *paths, dict(data.options)]
+    read += [] if data.revision is None else [data.revision]  # anyone may propose a commit to a dataset of the hub
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()
 
 

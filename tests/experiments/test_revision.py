@@ -18,7 +18,8 @@ from rltok_rl.experiments.compare import train_systems
 from rltok_rl.experiments.runs import run as runs
 from rltok_rl.experiments.runs.revision import pinned_revision
 from rltok_rl.experiments.runs.run import run
-from rltok_rl.experiments.texts import read_texts
+from rltok_rl.experiments.runs.saved_options import read_options
+from rltok_rl.experiments.texts import read_run_texts, read_texts
 
 from rltok_rl.data import CORPORA, local_prose
 from rltok_rl.training.distributed import Processes
@@ -180,6 +181,18 @@ def test_other_ranks_read_the_commit_of_the_main_process(hub, monkeypatch):
         with pytest.raises(ValueError, match="enough"):
             run(configured(*CORPUS), "", Processes(rank, 2, torch.device("cpu")))
     assert asked == [FIRST, SECOND] and len(hub.questions) == 1
+
+
+def test_another_commit_of_a_trusted_corpus_needs_trust(hub, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run(configured(*CORPUS, "out=run"), "")
+    data = read_options(Path("run/config.yaml")).data
+    assert read_run_texts(data, False).sha256 == read_texts(data).sha256
+    for revision in ("refs/pr/1", None):
+        other = replace(data, revision=revision)
+        with pytest.raises(ValueError, match="was not trained on by you on this machine .* pass --trust-data"):
+            read_run_texts(other, False)
+        assert read_run_texts(other, True)
 
 
 def test_systems_of_a_comparison_read_one_commit(hub, monkeypatch):

@@ -21,7 +21,13 @@ from rltok_rl.experiments.runs.resume import last_state
 from safetensors.torch import load_file
 
 from rltok_rl.models import UNet, preset
-from rltok_rl.training.checkpoint import CheckpointError, list_leftovers, load_checkpoint, save_checkpoint
+from rltok_rl.training.checkpoint import (
+    CheckpointError,
+    list_leftovers,
+    load_checkpoint,
+    random_states,
+    save_checkpoint,
+)
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import MetricsTable, UpdateLog, UpdateMetrics
@@ -32,6 +38,13 @@ from .configured import QUICK, configured
 
 UPDATES = 5
 OPTIONS = [*QUICK, f"optim.total_bytes={UPDATES * 128}", "checkpoint_every=2", "snapshots.count=2", "resume=true"]
+MOMENTS = {"step": torch.ones(()), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2)}
+OTHER_PARTS = {
+    "optimizer": {"state": {0: MOMENTS}, "param_groups": [{"params": [0]}]},
+    **{"loss": {"coeff": torch.ones(())}, "texts": torch.get_rng_state(), "boundaries": torch.get_rng_state()},
+    **{"random": random_states(torch.device("cpu")), "alarms": {}, "segmenter": None},
+    **{"flops_done": 0.0, "flops_beside": {"padded": 0.0, "tried": 0.0}},
+}
 TEXTS = SimpleNamespace(
     held_out=SimpleNamespace(check_length=lambda length: None), language=None, sha256="0", described="a text"
 )
@@ -54,8 +67,8 @@ class Stepper(SimpleNamespace):
     done = property(lambda self: self.updates == UPDATES)
 
     def state_dict(self) -> dict:
-        parts = {"model": self.model.state_dict(), "optimizer": {"state": {}, "param_groups": []}}
-        return {**parts, "x": torch.full((3,), float(self.updates)), "updates": self.updates}
+        parts = {"model": self.model.state_dict(), "updates": self.updates, "bytes_done": self.bytes_done}
+        return {**OTHER_PARTS, **parts, "x": torch.full((3,), float(self.updates))}
 
     def load_state_dict(self, state: dict) -> None:
         self.updates = state["updates"]

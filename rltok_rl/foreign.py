@@ -156,15 +156,17 @@ def read_config_file(path: Path) -> Any:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"aliases and more than {_DEEPEST} levels are not allowed")
-        config = OmegaConf.load(io.StringIO(text))  # a safe loader: plain values, no Python objects
-        plain: Any = OmegaConf.to_container(config, resolve=False)
-    except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
+        interpolated = next(((v, n) for n, v in _strings(yaml.compose(text, loader), "") if "${" in v), None)
+        if interpolated is None:  # OmegaConf parses interpolations, for minutes if many are nested
+            config = OmegaConf.load(io.StringIO(text))  # a safe loader: plain values, no Python objects
+            plain: Any = OmegaConf.to_container(config, resolve=False)
+    except (ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split()):.300}") from None
+    if interpolated is not None:
+        value, name = interpolated
+        raise ValueError(f"{path} must hold plain values, got the interpolation {value!r:.200} {name:.200}; replace it")
     if not isinstance(config, DictConfig):
         raise ValueError(f"{path} cannot be read: it must hold options by name, got {type(plain).__name__}")
-    for name, value in _strings(plain, ""):
-        if "${" in value:
-            raise ValueError(f"{path} must hold plain values, got the interpolation {value!r:.200} {name}; replace it")
     for group in _GROUPS:
         if not isinstance(plain.get(group) or {}, dict):
             raise ValueError(f"{path} must hold options of {group} by name, got {plain[group]!r}")
@@ -177,12 +179,15 @@ def read_config_file(path: Path) -> Any:
     return config
 
 
-def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield all strings in nested containers, keys too, and where they are."""
-    if isinstance(value, str):
-        yield f"in {name}", value
-    elif isinstance(value, (dict, list)):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(key, str):
-                yield "as a name", key
-            yield from _strings(inner, f"{name}.{key}" if name else str(key))
+def _strings(node: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield where the scalars of a YAML node are, names of options too, and their text."""
+    if node is None:  # an empty file
+        return
+    if node.id == "scalar":
+        yield f"in {name}", node.value
+        return
+    for key, inner in node.value if node.id == "mapping" else enumerate(node.value):
+        word = key if isinstance(key, int) else key.value if key.id == "scalar" else "?"
+        if not isinstance(key, int):
+            yield from (("as a name", value) for _, value in _strings(key, ""))
+        yield from _strings(inner, f"{name}.{word}" if name else str(word))

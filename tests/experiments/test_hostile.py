@@ -293,6 +293,16 @@ CASES: dict[str, Case] = {
     "unknown option": (text(YAML, "data: {foo: 1}"), EVAL, f"{YAML} has an option that this version does not know: d"),
     "unknown group": (options(foo=1), CREDIT, f"{YAML} has an option that this version does not know: foo"),
     "number as a name": (text(YAML, "1: {a: b}"), BOUNDARIES, f"{YAML} has an option that this version does not"),
+    "nested interpolations": (
+        text(YAML, f'a: "{"${" * 20_000}"'),
+        EVAL,
+        "must hold plain values, got the interpolation",
+    ),
+    "infinite float": (
+        text(YAML, f"a: {':'.join(['59'] * 20_000)}.5"),
+        EVAL,
+        "run/config.yaml cannot be read: int too",
+    ),
     "interpolated name": (text(YAML, '"${oc.env:HOME}": 1'), EVAL, "must hold plain values, got the interpolation"),
     "empty config.yaml": (text(YAML, ""), BOUNDARIES, f"{YAML} must name model.preset"),
     "empty config.yaml in VIEW": (text(YAML, ""), VIEW, f"{YAML} must name model.preset"),

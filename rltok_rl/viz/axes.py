@@ -186,4 +186,4 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
             connection = [x + 0.012, place[0] - 0.012], [y, place[1]]
             axes.plot(*connection, color=colour, lw=0.6, clip_on=False, transform=axes.transAxes)
         darker = tuple(0.72 * part for part in to_rgb(colour))
-        axes.text(*place, name, color=darker, fontsize=size, va="center", transform=axes.transAxes)
+        axes.text(*place, name, color=darker, fontsize=size, va="center", transform=axes.transAxes, parse_math=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rltok_rl.viz.axes import line_widths, mean_line
-from rltok_rl.viz.style import plain_figures, run_style, save_figure
+from rltok_rl.viz.style import plain_figures, plain_label, run_style, save_figure
 
 Series = Mapping[str, Mapping[float, Sequence[float]]]
 """Values over seeds by swept number, by the name of a series."""
@@ -35,7 +35,7 @@ def draw_grid(name: str, panels: Mapping[str, Series], path: Path) -> Path:
                 x, y = [place[number] + shift for number in values], [mean.y[0] for mean in means]
                 spread = [mean.spread[0] for mean in means]
                 line = {"color": style.colour, "marker": style.marker, "ls": style.dashes, "lw": width, "ms": 4.5}
-                axes.errorbar(x, y, spread, elinewidth=0.9, capsize=2, label=group, **line)
+                axes.errorbar(x, y, spread, elinewidth=0.9, capsize=2, label=plain_label(group), **line)
                 for at, ys in zip(x, values.values(), strict=True):
                     axes.plot([at + 0.05] * len(ys), ys, ".", color=style.colour, ms=3.5, alpha=0.7, mew=0)
             axes.set(title=title, xlabel=name, xlim=(-0.3, len(numbers) - 0.7))

@@ -28,7 +28,7 @@ from rltok_rl.viz.axes import (
     seed_groups,
     smooth,
 )
-from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures, run_style, save_figure
+from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures, plain_label, run_style, save_figure
 
 History = Mapping[str, Sequence[float]]
 Run = tuple[History, History]
@@ -148,7 +148,7 @@ def draw_comparison(
             logarithmic = kind == "log"
             for style, width, (group, names) in zip(styles, widths, members.items(), strict=True):
                 line: Any = {"color": style.colour, "ls": style.dashes, "lw": width}
-                axes.plot([], [], **line, marker=style.marker, ms=3.5, label=group)
+                axes.plot([], [], **line, marker=style.marker, ms=3.5, label=plain_label(group))
                 lines = [_points(drawn[name][0], "bytes", key, 1e6) for name in names if _known(drawn[name][0], key)]
                 if lines:
                     drawn_heights = draw_seeds(axes, lines, style, width)
@@ -184,7 +184,7 @@ def draw_loss_against_rate(systems: Sequence[Mapping[str, Any]], path: Path) -> 
         for number, system in enumerate(systems):
             style, points = run_style(number), system["at_rates"] or [system]
             x, y = [point["rate"] for point in points], [point["bits_per_byte"] for point in points]
-            axes.plot(x, y, color=style.colour, marker=style.marker, ms=5, label=system["system"])
+            axes.plot(x, y, color=style.colour, marker=style.marker, ms=5, label=plain_label(system["system"]))
         axes.set(xlabel="boundaries per byte, held-out text", ylabel="bits per byte")
         axes.legend(fontsize=7)
         return save_figure(figure, path)

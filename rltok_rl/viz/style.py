@@ -50,6 +50,16 @@ def plain_figures() -> Iterator[Any]:
         yield plt
 
 
+def plain_label(name: str) -> str:
+    r"""Return a name for a legend, in which matplotlib would read ``$`` as mathematics.
+
+    Example:
+        >>> print(plain_label("a$^_$"))
+        a\$^_\$
+    """
+    return name.replace("$", r"\$")
+
+
 def save_figure(figure: Any, path: Path, **options: Any) -> Path:
     """Write a figure of ``pyplot`` to a path that ends in one of :data:`FORMATS`, and close it."""
     from matplotlib import pyplot as plt

@@ -169,6 +169,13 @@ def test_a_comparison_has_a_colour_per_run(tmp_path, drawn):
     assert len(drawn["rule.png"].axes) == 3  # a rule has no entropy
 
 
+def test_names_are_no_mathematics(tmp_path, drawn):
+    runs = {name: (HISTORY, HELD_OUT) for name in ("a$^_$b", "c$")}
+    draw_comparison(runs, tmp_path / "runs.png")
+    draw_loss_against_flops(runs, tmp_path / "flops.png")
+    draw_grid("gamma", {"rate": {name: {0.9: [1.0]} for name in runs}}, tmp_path / "grid.png")
+
+
 def test_the_end_of_loss_against_flops_is_enlarged_with_names_that_do_not_overlap(tmp_path, drawn):
     """Nine runs that end within a hundredth of a bit of each other."""
     runs = {

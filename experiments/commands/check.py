@@ -20,6 +20,9 @@ from rltok_rl.models import UNet
 from rltok_rl.training.checkpoint import find_damage, find_lost, list_checkpoints, list_leftovers
 from rltok_rl.utils import printable
 
+_WRITTEN_FIRST = ("model.json", "environment.json")
+"""Files that every run writes before its first update, besides those without which it cannot be read."""
+
 
 def find_problems(folder: Path) -> list[str]:
     """Describe everything that is wrong with a run's folder, a line each."""
@@ -28,7 +31,7 @@ def find_problems(folder: Path) -> list[str]:
         read_options(folder / "config.yaml")
     except (OSError, ValueError) as error:
         return [str(error)]
-    problems = []
+    problems = [f"{folder / name} is missing" for name in _WRITTEN_FIRST if not (folder / name).exists()]
     updates = run.history.get("update", [])
     if updates != [*range(1, len(updates) + 1)]:
         problems.append(f"{folder / 'metrics.csv'} must have a line for every update, got {len(updates)} lines")

@@ -52,6 +52,7 @@ from rltok_rl.utils import did_you_mean, is_import_path
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
 ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "local_flips")
+RATE_OPTIONS = ("ends", "proportional", "integral")
 FIGURES_EVERY = 16
 """Updates whose metrics are fetched together on accelerators."""
 
@@ -113,6 +114,9 @@ def make_loss(
             terms[name], coefficients[name] = SegmenterLoss(name, **together), coefficient
     elif config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
+        if wrong := sorted({*rate.options} - {*RATE_OPTIONS}):
+            hint = did_you_mean(wrong[0], RATE_OPTIONS)
+            raise ValueError(f"rate.options must be among {list(RATE_OPTIONS)}, got {wrong[0]!r}{hint}")
         options = {"control": rate.control, "rows_per_mean": weights.rows_per_mean, **together, **rate.options}
         terms["rate"] = RateLoss(model.config.target_rate, **options)
         coefficients |= {"policy": weights.policy, "rate": rate.coefficient}

@@ -55,7 +55,10 @@ def replace_text(path: Path, text: str) -> None:
 @contextmanager
 def claim_folder(folder: Path) -> Iterator[None]:
     """Lock a folder for this process, creating it if needed; an error if another process has locked it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # its words name the first folder that is missing
+        raise type(error)(error.errno, f"a folder cannot be made there ({error.strerror})", str(folder)) from None
     with claim_file(folder / CLAIM, shown=folder):
         yield
 

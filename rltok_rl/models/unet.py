@@ -37,6 +37,7 @@ from rltok_rl.models.level import Above, Run, SecondDecisions, SecondLevel, new_
 from rltok_rl.models.mixing import Mixing, policy_smoothing
 from rltok_rl.models.pretrained import Pretrained
 from rltok_rl.models.tokens import Layout, token_layout
+from rltok_rl.models.weights import check_caches
 from rltok_rl.sampling import sample_boundaries
 
 
@@ -94,6 +95,8 @@ class UNet(Pretrained, nn.Module):
         self.token_pooling = SegmentPooling(config) if config.pooling == "attention" else None
         self.token_reading = TokenReading(config) if config.upsampling == "attention" else None
         self.rate_embedding = RateEmbedding(config) if config.rate_embedding else None
+        # What could not be loaded again must not be trained.
+        check_caches(config, "the configuration", num_bytes=sum(parameter.nbytes for parameter in self.parameters()))
         self.reset_parameters()
 
     @torch.no_grad()

@@ -54,6 +54,14 @@ def write_weights(model: nn.Module, path: Path) -> None:
     save_file(tensors, path, metadata={"tied": json.dumps(tied)} if tied else {"format": "pt"})
 
 
+def check_caches(config: UNetConfig, where: str, *, num_bytes: int) -> None:
+    """Require caches of a text that are no larger than the weights, or than 268 million numbers."""
+    byte_layers = config.num_encoder_layers + config.num_decoder_layers
+    units = max(config.window * byte_layers, config.tokens_read, 1 / config.second_rate)
+    cached = {"width x window, tokens_read or 1 / second_rate": config.of_second.width * units}
+    check_sizes(where, cached, max(num_bytes, _MOST_CACHED), f"as its weights have {num_bytes:,} bytes")
+
+
 def build_empty(cls: Any, config: UNetConfig, where: str, *, num_tensors: int, num_bytes: int) -> Any:
     """Build a U-Net without memory and random numbers, on the meta device, if saved weights can have its sizes.
 
@@ -64,11 +72,8 @@ def build_empty(cls: Any, config: UNetConfig, where: str, *, num_tensors: int, n
     layers = byte_layers + config.num_token_layers + len(config.ngram_sizes)
     layers += config.num_second_layers if config.second_level is not None else 0
     check_sizes(where, {"layers": layers}, num_tensors, f"as its weights have {num_tensors:,} tensors")
+    check_caches(config, where, num_bytes=num_bytes)
     of = f"as its weights have {num_bytes:,} bytes"
-    # Caches have no weights.
-    units = max(config.window * byte_layers, config.tokens_read, 1 / config.second_rate)
-    cached = {"width x window, tokens_read or 1 / second_rate": config.of_second.width * units}
-    check_sizes(where, cached, max(num_bytes, _MOST_CACHED), of)
     with torch.device("meta"):
         model = cls(config)
     parameters = sum(p.numel() for p in model.parameters())

@@ -272,6 +272,10 @@ def test_config_that_cannot_be_resumed_and_files_half_written_are_found(train, t
     for path in partial:
         path.touch()
     assert find_problems(folder) == [f"{path} was left by a process that was killed" for path in partial]
+    for path in partial:
+        path.unlink()
+    (folder / "environment.json").unlink()
+    assert find_problems(folder) == [f"{folder / 'environment.json'} is missing"]
     (folder / "config.yaml").write_text("")
     assert find_problems(folder) == [f"{folder / 'config.yaml'} must name model.preset"]
 

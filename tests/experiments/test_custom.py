@@ -214,3 +214,10 @@ def test_wrong_segmenters_are_refused(module):
     config = configured(*QUICK, f"segmenter.name={module}:Every", "segmenter.options.stride=4")
     with pytest.raises(ValueError, match=r"'custom_things:Every' must be among \['every', 'rate'\], got"):
         check_segmenter_options(config)
+
+
+def test_options_of_a_rate_control_are_named():
+    """The target has an option of its own, model.overrides.target_rate."""
+    for option in ("+rate.options.target=nan", "+rate.options.targets=0.2"):
+        with pytest.raises(ValueError, match=r"rate.options must be among \['ends', .* got 'target"):
+            make_trainer(configured(*QUICK, option))

@@ -110,6 +110,7 @@ def test_windows(build, text):
             (lambda: segment(scoped, "text"), ValueError, before),
             (lambda: generate(scoped, "text", max_bytes=2), ValueError, before),
             (lambda: sliding_window_attention(*[heads] * 3, window=0), ValueError, "window must be at least 1"),
+            (lambda: UNet(preset("tiny", window=10**11)), ValueError, "width x window, tokens_read or 1"),
         ]
     )
     assert special(torch.tensor([[256, 257, 0]])).final_logits.shape[-1] == 256

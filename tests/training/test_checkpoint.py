@@ -380,6 +380,10 @@ def test_folder_is_locked_until_its_process_is_killed(tmp_path):
     for _ in range(2):
         with claim_folder(tmp_path):
             pass
+    (tmp_path / "file").touch()
+    named = f"a folder cannot be made there .*{tmp_path / 'file' / 'run'}"
+    with pytest.raises(NotADirectoryError, match=named), claim_folder(tmp_path / "file" / "run"):
+        pass
 
 
 @each(make=[lambda path: path.symlink_to(path.parent / "new"), os.mkfifo])

@@ -17,10 +17,11 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
 # All imports of a run, without the module that is run: it is loaded anew under the name __main__.
-_LOADED = ["pytest", "numba", "hydra", "torch.distributed", "torch._dynamo", "torchrl.modules"]
+_LOADED = ["pytest", "numba", "hydra.main", "torch.distributed", "torch._dynamo", "torchrl.modules", "jinja2"]
+_LOADED += ["matplotlib.pyplot", "matplotlib.backends.backend_agg"]
 _LOADED += [f"rltok_rl.experiments.{name}" for name in ("runs.run", "reports.run_report", "compare.systems")]
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([*_LOADED, "tests.fixed_text"])
+CONTEXT.set_forkserver_preload([*_LOADED, "tests.fixed_text", "tests.warm"])
 
 
 class Forked:
@@ -83,6 +84,13 @@ def run_forked(
         with Forked(module, arguments, out=out, err=err, cwd=cwd, **options) as process:
             status = process.wait(timeout)
         return CompletedProcess([module, *arguments], status, out.read_text(), err.read_text())
+
+
+def run_code(command: Sequence[str], *, env: Mapping[str, str] | None = None, **_) -> CompletedProcess[str]:
+    """Stand in for :func:`subprocess.run` with ``[sys.executable, "-c", code]``."""
+    python, option, code = command
+    assert (python, option) == (sys.executable, "-c")
+    return run_forked("tests.program", code, environment=env)
 
 
 def _run(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from rltok_rl.experiments.bench import __main__ as bench
+from rltok_rl.experiments.bench import timing
 from rltok_rl.experiments.bench.operations import (
     FLIPS,
     CountOperations,
@@ -20,6 +22,8 @@ from rltok_rl.experiments.bench.roofline import COUNTS, tables
 from rltok_rl.experiments.bench.timing import in_new_process
 
 from rltok_rl import fused
+
+from ..forked import run_code
 
 MEASURED = [("recall", True, 642, 63.2), ("recall", False, 1355, 407.4), ("books", True, 625, 66.1)]
 
@@ -54,8 +58,9 @@ def test_what_counts():
     ("options", "products", "calls", "written"),
     [((), {"bfloat16": 54, "float32": 3}, 1054, 14.8e6), (FLIPS, {"bfloat16": 65, "float32": 4}, 1365, 21.3e6)],
 )
-def test_a_step_on_a_gpu_without_values(options, products, calls, written):
+def test_a_step_on_a_gpu_without_values(options, products, calls, written, monkeypatch):
     """Autocast makes every product bfloat16 but the boundary head's: one forward, two backward, one of flipped rows."""
+    monkeypatch.setattr(timing, "subprocess", SimpleNamespace(run=run_code))
     tiny = ("model=tiny", "data.num_steps=64", "data.num_rows=2", *options)
     step = in_new_process(f"large.print_counts(*{tiny})")
     assert step["products"] == products

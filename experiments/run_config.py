@@ -125,7 +125,7 @@ class RateConfig:
 
     control: str = MISSING
     """A key of ``rltok_rl.functional.rate.RATE_CONTROLS``, or a controller with memory: ``pi``, ``price``."""
-    coefficient: float = option(0.01, "[0, inf)")
+    coefficient: float = option(0.01, "[0, 1e6]")
     """Weight of the rate's loss; 0 disables it."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of ``RateLoss``."""
@@ -171,7 +171,7 @@ class OptimConfig:
     """Total bytes to train on."""
     total_flops: float | None = option(None, "(0, inf)", "FLOPs")
     """FLOPs, trials of the estimator included, after which the run and its schedule end instead."""
-    lr: float = option(2e-3, "(0, inf)")
+    lr: float = option(2e-3, "(0, 1e3]")
     """Peak learning rate of AdamW."""
     warm_up: float = option(0.0, "[0, 1)", "share")
     """Share of the run during which the learning rate rises linearly to its peak."""
@@ -188,7 +188,7 @@ class OptimConfig:
     """Decay rate of the first moment (mean gradient)."""
     beta2: float = option(0.95, "[0, 1)")
     """Decay rate of the second moment (mean squared gradient)."""
-    weight_decay: float = option(0.1, "[0, inf)")
+    weight_decay: float = option(0.1, "[0, 1e3]")
     """Weight decay."""
     decayed: str = "matrices"
     """Parameters with weight decay: ``matrices`` (without norms, biases, the embedding), or ``all`` (released code)."""

@@ -32,7 +32,7 @@ class LoopOptions:
     total_flops: float | None = option(None, "(0, inf)", "FLOPs")
     """Total FLOPs, which replace ``total_bytes`` as the end of training and in the learning-rate schedule. An
     estimator's trials count, padding does not."""
-    lr: float = option(2e-3, "(0, inf)")
+    lr: float = option(2e-3, "(0, 1e3]")
     """Peak learning rate of AdamW."""
     warm_up_bytes: int = option(0, "[0, inf)", "bytes")
     """Bytes of linear warm-up."""
@@ -46,7 +46,7 @@ class LoopOptions:
     torch, the first update has ``warm_up_start``, and the cosine ends at n, where one more update would begin. Either
     way the last update is one step of the cosine above the floor."""
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = option(0.1, "[0, inf)")
+    weight_decay: float = option(0.1, "[0, 1e3]")
     """Of the ``decayed`` parameters."""
     decayed: str = "matrices"
     """Parameters with weight decay: ``matrices`` without norms, biases and the embedding, or ``all``."""

@@ -508,7 +508,7 @@ REFUSALS = [
     (lambda: LoopOptions(total_bytes=9, betas=(0.9, 1.0)), r"betas must lie in \[0, 1\), got 1.0"),
     (lambda: Processes().share(0), "num_rows counts the rows of all processes and must be a multiple .* got 0"),
     (lambda: Processes(world_size=4).share(6, name="env.num_rows"), "env.num_rows counts the rows .* number, 4, got 6"),
-    (lambda: LoopOptions(total_bytes=9, lr=0.0), "lr must lie in (0, 1e3], got 0.0"),
+    (lambda: LoopOptions(total_bytes=9, lr=0.0), r"lr must lie in \(0, 1e3\], got 0.0"),
     (lambda: LoopOptions(total_bytes=9, precision="half"), r"one of \['float32', 'bfloat16'\], got 'half'"),
     (lambda: LoopOptions(total_bytes=9, warm_up_bytes=9), r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),
     (lambda: LoopOptions(total_bytes=9, lr_floor=2.0), r"lr_floor must lie in \[0, 1\], got 2.0"),

@@ -31,7 +31,7 @@ def find_problems(folder: Path) -> list[str]:
         read_options(folder / "config.yaml")
     except (OSError, ValueError) as error:
         return [str(error)]
-    problems = [f"{folder / name} is missing" for name in _WRITTEN_FIRST if not (folder / name).exists()]
+    problems = []
     updates = run.history.get("update", [])
     if updates != [*range(1, len(updates) + 1)]:
         problems.append(f"{folder / 'metrics.csv'} must have a line for every update, got {len(updates)} lines")
@@ -44,7 +44,9 @@ def find_problems(folder: Path) -> list[str]:
         of_checkpoint = [damage] if damage else [*find_lost(path).values(), find_misfit(run, path)]
         problems += filter(None, of_checkpoint)
     problems += [f"{path} was left by a process that was killed" for path in _leftovers(folder)]
-    if run.summary is not None and (checkpoints or (folder / "model").exists()):  # published runs leave models out
+    whole = bool(checkpoints) or (folder / "model").exists()  # published runs leave models out
+    problems += [f"{folder / name} is missing" for name in _WRITTEN_FIRST if whole and not (folder / name).exists()]
+    if run.summary is not None and whole:
         try:
             UNet.from_pretrained(folder / "model")
             damage = find_model_damage(folder, run.summary)

@@ -14,6 +14,7 @@ from torch import Tensor
 from rltok_rl.evaluation.word_edges import check_counted, place_share, position_from_end, position_from_start, ratio
 
 AFFIXES = ("un-", "-ed", "-ing", "-ly")
+"""Affixes that boundaries are compared at; a hyphen stands for the stem."""
 SHORTEST_STEM = 3
 """Bytes that a stem has at least, so that ``bring`` and ``red`` count to no affix; ``string`` and ``under`` do."""
 

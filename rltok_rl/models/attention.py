@@ -202,8 +202,10 @@ def window_attention(
     """
     if not traced or shape.numel() < FEW or fastest_method(device, head_size=head_size) != "flex":
         return partial(sliding_window_attention, window=window, cap=cap, starts=starts)
-    mask = whole_rows_mask(*shape, window, device) if starts is None else window_block_mask(starts, window)
-    return _flex_rows(mask, cap)
+    if starts is not None:
+        return _flex_rows(window_block_mask(starts, window), cap)
+    num_rows, length = shape
+    return _flex_rows(whole_rows_mask(num_rows, length, window, device), cap)
 
 
 def _flex_rows(block_mask: Any, cap: float | None) -> Attention:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.functional.policy import soft_cap
-from rltok_rl.fused import traced
-from rltok_rl.models.layers import FEW, TRACED, WINDOWED, Attention, compiled, scores_backend, varies
+from rltok_rl.models.layers import FEW, TRACED, WINDOWED, Attention, compiled, kept, scores_backend, varies
 
 SMALLEST_BLOCK = 32  # bytes of a block of the sliding window; shorter ones cost more launches than products
 CAPPED_CHUNK = 256  # rows of the score matrix that capped attention holds at once
@@ -240,16 +239,10 @@ def window_block_mask(starts: Tensor, window: int, block: int = FLEX_BLOCK) -> A
     return _block_mask(torch.maximum((starts + rows).flatten(), places - (window - 1)), block)
 
 
+@kept
 def whole_rows_mask(num_rows: int, length: int, window: int, device: torch.device) -> Any:
     """Return the block mask of a window over whole rows; those of the last few shapes are kept."""
-    mask = _whole_rows_mask.__wrapped__ if torch.compiler.is_compiling() or traced() else _whole_rows_mask
-    return mask(num_rows, length, window, device)
-
-
-@lru_cache(maxsize=8)
-def _whole_rows_mask(num_rows: int, length: int, window: int, device: torch.device) -> Any:
-    with torch.inference_mode(False):  # autograd must be able to keep it
-        return window_block_mask(torch.zeros(num_rows, length, dtype=torch.int64, device=device), window)
+    return window_block_mask(torch.zeros(num_rows, length, dtype=torch.int64, device=device), window)
 
 
 def _block_mask(begin: Tensor, block: int) -> Any:

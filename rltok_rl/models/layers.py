@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache, partial, update_wrapper
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from rltok_rl.fused import band_attention, finish_layer, fuses, project_heads, rms_norm, traced, untouched
 from rltok_rl.models.config import UNetConfig
 
+Made = TypeVar("Made")
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(queries, keys, values), each [*L, H, C], to [*L, H, C]."""
 
@@ -40,16 +41,26 @@ def rotary(positions: Tensor, head_size: int, base: float) -> Rotary:
     return Rotary(angles.cos(), angles.sin())
 
 
+def kept(function: Callable[..., Made]) -> Callable[..., Made]:
+    """Keep the last few results of a function of sizes and a device, except while a program is traced."""
+
+    def make(*sizes: Any) -> Made:
+        with torch.inference_mode(False):  # autograd must be able to keep them
+            return function(*sizes)
+
+    cached = lru_cache(maxsize=8)(make)
+
+    def call(*sizes: Any) -> Made:
+        return (make if torch.compiler.is_compiling() or traced() else cached)(*sizes)
+
+    vars(call).update(cache_clear=cached.cache_clear, cache_info=cached.cache_info)
+    return update_wrapper(call, function)
+
+
+@kept
 def window_rotary(length: int, head_size: int, base: float, device: torch.device) -> Rotary:
     """Return the angles of positions 0 to ``length - 1``; those of the last few windows are kept."""
-    window = _window_rotary.__wrapped__ if torch.compiler.is_compiling() or traced() else _window_rotary
-    return window(length, head_size, base, device)
-
-
-@lru_cache(maxsize=8)
-def _window_rotary(length: int, head_size: int, base: float, device: torch.device) -> Rotary:
-    with torch.inference_mode(False):  # autograd must be able to keep them
-        return rotary(torch.arange(length, device=device), head_size, base)
+    return rotary(torch.arange(length, device=device), head_size, base)
 
 
 def rotate(x: Tensor, angles: Rotary) -> Tensor:

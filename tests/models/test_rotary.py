@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    layers._window_rotary.cache_clear()
+    layers.window_rotary.cache_clear()
 
 
 @each(length=[0, 1, 300], head_size=[2, 16], base=[1e4, 500.0])
@@ -38,7 +38,7 @@ def test_windows_are_calculated_once_and_not_while_operations_are_traced():
         assert window_rotary(64, 8, 1e4, CPU)[0] is not first[0]
     for n in range(20):
         window_rotary(n, 8, 1e4, CPU)
-    assert layers._window_rotary.cache_info().currsize <= 8
+    assert layers.window_rotary.cache_info().currsize <= 8
 
 
 def test_angles_kept_by_inference_serve_training():

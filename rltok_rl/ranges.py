@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import field, is_dataclass
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -135,10 +135,10 @@ def check_fields(options: Any, prefix: str = "") -> None:
             check_fields(inner, f"{prefix}{name}.")
 
 
-def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], prefix: str = "") -> None:
     """Require that arguments are of the types that the function is annotated with; numbers must be finite.
 
-    ``Annotated[int, "[1, inf)"]`` declares a range.
+    ``Annotated[int, "[1, inf)"]`` declares a range. Errors name an argument after ``prefix``.
 
     Example:
         >>> def shorten(text: str, length: Annotated[int, "[1, inf)"] | None = None): ...
@@ -146,10 +146,11 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
         Traceback (most recent call last):
         ValueError: length must be an integer of at least 1, or None, got 0
     """
-    inner: Any = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    whole_function = function.func if isinstance(function, partial) else function
+    inner: Any = whole_function.__init__ if isinstance(whole_function, type) else whole_function  # type: ignore[misc]
     hints = get_type_hints(inner, include_extras=True)
-    for name, value in arguments.items():
-        hint = hints.get(name, Any)
+    for argument, value in arguments.items():
+        name, hint = prefix + argument, hints.get(argument, Any)
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         for number in (kind for kind in kinds if get_origin(kind) is Annotated):
             whole, (range_,) = number.__origin__ is int, number.__metadata__
@@ -162,8 +163,8 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
 def _is_kind(value: Any, kind: Any) -> bool:
     """Whether a value is of an annotation's kind; anything is of kinds that are not known here."""
-    if get_origin(kind) is Annotated:
-        return True  # checked with its range
+    if kind is Any or get_origin(kind) is Annotated:  # the latter is checked with its range
+        return True
     if get_origin(kind) is Literal:
         return any(type(value) is type(word) and value == word for word in get_args(kind))
     if kind in (int, float):

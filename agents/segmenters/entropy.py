@@ -16,6 +16,7 @@ from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, TrainedSpike
 from rltok_rl.agents.segmenters.segmenter import (
     Hidden,
     Layers,
+    Rate,
     Reach,
     Segmenter,
     Segments,
@@ -386,7 +387,7 @@ def entropy_spike(
 
 def entropy_threshold(
     model: UNet,
-    rate: float | None = None,
+    rate: Rate | None = None,
     predictor: PredictorName = "own",
     threshold: float | None = None,
     threshold_add: float | None = None,

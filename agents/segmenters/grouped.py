@@ -12,6 +12,8 @@ from rltok_rl.agents.segmenters.gumbel import Perceptron
 from rltok_rl.agents.segmenters.segmenter import (
     Evaluation,
     Hidden,
+    Rate,
+    Reach,
     Segmenter,
     Segments,
     State,
@@ -67,8 +69,8 @@ class GroupedSegmenter(Segmenter):
     def __init__(
         self,
         model: UNet,
-        rate: float | None = None,
-        block: int = 64,
+        rate: Rate | None = None,
+        block: Reach = 64,
         group_size: int = 4,
         advantage: Advantage = "centred",
         detached: bool = True,

@@ -11,6 +11,7 @@ import torch
 from rltok_rl.agents.segmenters.segmenter import (
     Evaluation,
     Hidden,
+    Probability,
     Reach,
     Segmenter,
     Segments,
@@ -138,7 +139,7 @@ class GumbelSegmenter(Predicted):
     def __init__(
         self,
         model: UNet,
-        rate: float | None = None,
+        rate: Probability | None = None,
         variant: Variant = "nawrot",
         evaluation: Evaluation = "sample",
         hidden: Hidden | None = None,

@@ -11,7 +11,14 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
-from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, check_choice, rate_or_default
+from rltok_rl.agents.segmenters.segmenter import (
+    Probability,
+    Segmenter,
+    Segments,
+    State,
+    check_choice,
+    rate_or_default,
+)
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import check_target, load_balance
@@ -41,11 +48,11 @@ class HNetSegmenter(Segmenter):
     def __init__(
         self,
         model: UNet,
-        rate: float | None = None,
+        rate: Probability | None = None,
         variant: Variant = "faithful",
         smoothing: Method = "scan",
         stages: Literal[1, 2] = 1,
-        second_rate: float | None = None,
+        second_rate: Probability | None = None,
     ) -> None:
         super().__init__()
         faithful = check_choice("variant", variant, Variant) == "faithful"

@@ -12,6 +12,7 @@ from rltok_rl.agents.segmenters.gumbel import HIDDEN, NullGroup, Perceptron, dra
 from rltok_rl.agents.segmenters.segmenter import (
     Evaluation,
     Hidden,
+    Probability,
     Segmenter,
     Segments,
     State,
@@ -44,7 +45,7 @@ class MagnetSegmenter(Segmenter):
     def __init__(
         self,
         model: UNet,
-        rate: float | None = None,
+        rate: Probability | None = None,
         rates: Mapping[str, float] | None = None,
         evaluation: Evaluation = "sample",
         hidden: Hidden = HIDDEN,

@@ -57,7 +57,7 @@ def make_segmenter(name: str, model: UNet, **options: Any) -> Segmenter:
     if unknown:
         raise ValueError(f"options of segmenter {name!r} must be among {allowed}, got {unknown}")
     if name in SEGMENTERS:
-        check_arguments(make.func if isinstance(make, partial) else make, options)
+        check_arguments(make, options)
     weight = model.embedding.weight
     segmenter = make(model, **options)
     if not isinstance(segmenter, Segmenter):

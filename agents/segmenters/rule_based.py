@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
-from rltok_rl.agents.segmenters.segmenter import Segmenter, Segments, State, check_rate, rate_or_default
+from rltok_rl.agents.segmenters.segmenter import (
+    Probability,
+    Rate,
+    Reach,
+    Segmenter,
+    Segments,
+    State,
+    check_rate,
+    rate_or_default,
+)
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
@@ -159,24 +168,24 @@ def learned(model: UNet) -> ActorSegmenter:
     return ActorSegmenter(LearnedBoundaryActor(model, target_rate=rate), target_rate=model.config.target_rate)
 
 
-def uniform(model: UNet, rate: float | None = None) -> ActorSegmenter:
+def uniform(model: UNet, rate: Rate | None = None) -> ActorSegmenter:
     """Draw evenly spaced boundaries."""
     rate = rate_or_default(model, rate)
     return ActorSegmenter(UniformActor(rate), target_rate=rate)
 
 
-def bernoulli(model: UNet, rate: float | None = None) -> ActorSegmenter:
+def bernoulli(model: UNet, rate: Probability | None = None) -> ActorSegmenter:
     """Draw boundaries with the same probability at every byte."""
     rate = rate_or_default(model, rate)
     return ActorSegmenter(RandomActor(rate), target_rate=rate)
 
 
-def random(model: UNet, rate: float | None = None, block: int = 4096) -> ExactRandom:
+def random(model: UNet, rate: Rate | None = None, block: Reach = 4096) -> ExactRandom:
     """Draw an exact number of boundaries at random places."""
     return ExactRandom(rate_or_default(model, rate), block=block)
 
 
-def stride(model: UNet, stride: int | None = None) -> ActorSegmenter:
+def stride(model: UNet, stride: Reach | None = None) -> ActorSegmenter:
     """Draw a boundary at every ``stride``-th byte."""
     stride = round(1 / model.config.target_rate) if stride is None else stride
     return ActorSegmenter(FixedStrideActor(stride), target_rate=1 / stride)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from rltok_rl.experiments.runs.segmenters import (
     stage_factors,
 )
 from rltok_rl.experiments.texts import Texts, read_texts
+from torchrl.objectives.utils import get_value_estimator_entry
 
 from rltok_rl.data import RepeatedSource
 from rltok_rl.fused import allow_fused
@@ -42,6 +44,7 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.objectives.segmented import SegmenterLoss
+from rltok_rl.ranges import check_arguments
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.checkpoint import seed_everything
@@ -51,7 +54,13 @@ from rltok_rl.utils import did_you_mean, is_import_path
 
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
-ESTIMATORS = ("discounted_return", "control_variate", "critic_advantage", "local_flips")
+ESTIMATORS: dict[str, tuple[str, ...]] = {
+    "discounted_return": (),
+    "control_variate": ("regressor_keys", "hindsight", "ridge", "folds"),
+    "critic_advantage": ("lmbda",),
+    "local_flips": ("num_flips", "span", "rows_per_pass"),
+}
+"""Names of estimators, and ``estimator.options`` of each."""
 RATE_OPTIONS = ("ends", "proportional", "integral")
 FIGURES_EVERY = 16
 """Updates whose metrics are fetched together on accelerators."""
@@ -83,6 +92,8 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
         raise ValueError(f"baseline.rows_per_text must be at least 2 for 'group_mean', got {baseline.rows_per_text}")
     if is_import_path(estimator.name):
         return custom_estimator(config, model, process_group)
+    made = get_value_estimator_entry(estimator.name).cls
+    _check_options("estimator", made, estimator.options, ESTIMATORS[estimator.name], of=estimator.name)
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
     if estimator.name == "local_flips":
         if baseline.name != "none":
@@ -114,9 +125,7 @@ def make_loss(
             terms[name], coefficients[name] = SegmenterLoss(name, **together), coefficient
     elif config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
-        if wrong := sorted({*rate.options} - {*RATE_OPTIONS}):
-            hint = did_you_mean(wrong[0], RATE_OPTIONS)
-            raise ValueError(f"rate.options must be among {list(RATE_OPTIONS)}, got {wrong[0]!r}{hint}")
+        _check_options("rate", RateLoss, rate.options, RATE_OPTIONS)
         options = {"control": rate.control, "rows_per_mean": weights.rows_per_mean, **together, **rate.options}
         terms["rate"] = RateLoss(model.config.target_rate, **options)
         coefficients |= {"policy": weights.policy, "rate": rate.coefficient}
@@ -271,7 +280,18 @@ def _rates(config: TrainConfig) -> tuple[float, ...]:
     return tuple(rates)
 
 
-def _check(name: str, value: str, allowed: tuple[str, ...], *, custom: bool = False) -> None:
+def _check_options(
+    group: str, made: Callable[..., Any], options: Mapping[str, Any], allowed: Sequence[str], *, of: str = ""
+) -> None:
+    """Require options of a group that are among the allowed ones and as the parameters of a class are declared."""
+    if wrong := next((option for option in options if option not in allowed), None):
+        name = f"{group}.options of {of!r}" if of else f"{group}.options"
+        hint = did_you_mean(wrong, allowed)
+        raise ValueError(f"{name} must be among {[*allowed]}, got {wrong!r}{hint}")
+    check_arguments(made, options, f"{group}.options.")
+
+
+def _check(name: str, value: str, allowed: Collection[str], *, custom: bool = False) -> None:
     if value not in allowed and not (custom and is_import_path(value)):
         also = ", or a custom module:Name" if custom else ""
         suggestion = did_you_mean(value, allowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from rltok_rl.agents.segmenters import (
     segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
-from rltok_rl.agents.segmenters.segmenter import check_choice
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
 from rltok_rl.agents.segmenters.tokenizers import PreTokenizer
@@ -35,6 +35,7 @@ from rltok_rl.data.disk import flush
 from rltok_rl.data.windows import WindowWrapper
 from rltok_rl.models import UNet
 from rltok_rl.models.tokens import Layout, Packing
+from rltok_rl.ranges import check_arguments, check_fields, option
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
 from rltok_rl.utils import check_count
@@ -43,9 +44,21 @@ TOKENIZERS = {"bpe": TokenizerSplit, "unigram": WordSplit}
 """Segmenters that train a tokenizer at the start of a run."""
 RULES = {"random": "bernoulli", "uniform": "uniform", "whitespace": "whitespace"}
 """Segmenters that draw the same boundaries as the actors of these names."""
-TRAINED_WITH = ("vocabulary", "num_bytes", "rate", "most_bytes", "pre_tokenizer")
-"""Options of a segmenter that say how its tokenizer is trained; the last two belong to ``bpe``."""
 TOKENS = ("padded", "packed")
+
+
+@dataclass(frozen=True)
+class TokenizerTraining:
+    """Options of a segmenter that say how its tokenizer is trained; the last two belong to ``bpe``."""
+
+    vocabulary: int | None = option(None, "[256, 1e6]")
+    num_bytes: int | None = option(None, "[1, inf)", "bytes")
+    rate: float | None = option(None, "(0, 1]", "per byte")
+    most_bytes: int | None = option(None, "[1, inf)", "bytes")
+    pre_tokenizer: PreTokenizer | None = None
+
+
+TRAINED_WITH = tuple(TokenizerTraining.__dataclass_fields__)
 
 
 def learned(config: TrainConfig) -> bool:
@@ -80,10 +93,11 @@ def check_segmenter_options(config: TrainConfig) -> None:
         raise ValueError(f"segmenter.options of {name!r} must have vocabulary or rate, not both, got {options}")
     if options.get("vocabulary") is not None and options.get("most_bytes") is not None:
         raise ValueError(f"segmenter.options.most_bytes belongs to rate, not to vocabulary, got {options}")
-    if name in TOKENIZERS and options.get("rate") is not None and not 0 < options["rate"] <= 1:
-        raise ValueError(f"segmenter.options.rate must lie in (0, 1], got {options['rate']}")
-    if options.get("pre_tokenizer") is not None:
-        check_choice("segmenter.options.pre_tokenizer", options["pre_tokenizer"], PreTokenizer)
+    if name in TOKENIZERS:
+        training = {key: value for key, value in options.items() if key in TRAINED_WITH}
+        check_fields(TokenizerTraining(**training), "segmenter.options.")
+    if name in SEGMENTERS:
+        check_arguments(make, segmenter_options(config), "segmenter.options.")
     rows_per_text(config)
 
 
@@ -140,14 +154,14 @@ def train_tokenizer(config: TrainConfig, model: UNet, texts: Texts) -> Tokenizer
         source = source.source
     vocabulary, rate = options.get("vocabulary"), options.get("rate")
     if name == "bpe" and vocabulary is None:
-        how = {key: int(options[key]) for key in ("num_bytes", "most_bytes") if key in options}
+        how = {key: options[key] for key in ("num_bytes", "most_bytes") if key in options}
         how |= {"seed": config.seed, "pre_tokenizer": options.get("pre_tokenizer"), "folder": cache_folder(source)}
-        return bpe_of_rate(source, float(rate or model.config.target_rate), length=length, **how).split
+        return bpe_of_rate(source, rate or model.config.target_rate, length=length, **how).split
     if vocabulary is None and rate is None:
         vocabulary = 5000
-    windows = read_windows(source, int(options.get("num_bytes", NUM_BYTES)), length, config.seed)
+    windows = read_windows(source, options.get("num_bytes", NUM_BYTES), length, config.seed)
     if name == "bpe":
-        how = {"vocabulary": int(options["vocabulary"]), "pre_tokenizer": options.get("pre_tokenizer", "gpt2")}
+        how = {"vocabulary": vocabulary, "pre_tokenizer": options.get("pre_tokenizer", "gpt2")}
         return cached_bpe(cache_folder(source), lambda: map(decode, windows), **how)
     return train_on(name, windows, length=length, vocabulary=vocabulary, rate=rate)
 

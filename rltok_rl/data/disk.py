@@ -15,21 +15,20 @@ CLAIM = ".lock"
 """Empty file that is locked while a run uses its folder."""
 
 
-def add_file(digest: Any, path: Path) -> None:
-    """Add the bytes of a file to a hash of ``hashlib``."""
+def add_file(digest: Any, path: Path, num_bytes: int | None = None) -> None:
+    """Add the bytes of a file, or its first ones, to a hash of ``hashlib``."""
+    left = path.stat().st_size if num_bytes is None else num_bytes
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read(min(left, 1 << 20)):
             digest.update(chunk)
+            left -= len(chunk)
 
 
 def checksum(path: Path, num_bytes: int | None = None) -> str:
-    """Return the SHA-256 of a file, or of its first bytes, in hexadecimal."""
+    """Return the SHA-256 of a file, or of its first bytes, in hexadecimal; a missing file has no bytes."""
     digest = hashlib.sha256()
-    if num_bytes is None:
-        add_file(digest, path)
-    elif num_bytes:
-        with path.open("rb") as file:
-            digest.update(file.read(num_bytes))
+    if num_bytes != 0:
+        add_file(digest, path, num_bytes)
     return digest.hexdigest()
 
 

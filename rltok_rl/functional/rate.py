@@ -24,12 +24,12 @@ from rltok_rl.functional.reduction import (
     zero_masked,
 )
 from rltok_rl.functional.takes import takes
+from rltok_rl.ranges import check_number
 
 
 def check_target(target: float) -> float:
     """Require a rate strictly between 0 and 1."""
-    if not 0.0 < target < 1.0:
-        raise ValueError(f"target must lie strictly between 0 and 1, got {target}")
+    check_number("target", target, "(0, 1)")
     return target
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from rltok_rl.functional.reduction import Mask, readable, wide, zero_masked
 from rltok_rl.functional.takes import takes
 from rltok_rl.fused import scan, takes_kernels
+from rltok_rl.ranges import check_number
 
 MANY = 1024
 """Fewer rewards are summed in plain torch."""
@@ -23,6 +24,8 @@ MANY = 1024
 
 def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
     """Require a number in [0, 1]; return a float, or a tensor without dimensions."""
+    if not isinstance(gamma, (Tensor, int, float)):  # which a compiled graph tells apart
+        gamma = check_number(name, gamma, "[0, 1]")
     if isinstance(gamma, Tensor):
         if gamma.numel() != 1:
             raise ValueError(f"{name} must be one number, got a tensor of shape {[*gamma.shape]}")

@@ -104,6 +104,8 @@ def function_name(function: str | Callable[..., Any]) -> str:
     """Return ``module:function`` of a function, or the name that it was given by."""
     if isinstance(function, str):
         return function
+    if not callable(function):
+        raise TypeError(f"function must be a function or its name, got {function!r:.60}")
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
 
 
@@ -129,6 +131,8 @@ def broken_reward_laws(reward: Reward, *, device: torch.device | str | None = No
         >>> sorted(broken_reward_laws(lambda final, early, entropy: (final / early).cumsum(-1)))
         ['finite', 'steps']
     """
+    if not callable(reward):
+        raise TypeError(f"reward must be a function, got {reward!r:.60}")
     scales = torch.tensor([-6.0, -6.0, 5.5], device=device)
     numbers = scales[:, None, None] * torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)).to(scales.device)
     numbers[:, 0, 0] = 0.0

@@ -130,6 +130,11 @@ def _read(group: str, parameters: Mapping[str, inspect.Parameter]) -> list[Argum
     ]
 
 
+def check_call(function: Callable[..., Any], **kwargs: Any) -> None:
+    """Check some of the arguments of a later call."""
+    _check(function.arguments, (), kwargs)  # type: ignore[attr-defined]
+
+
 def _check(arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Check the arguments of one call."""
     sizes: dict[str, Any] = {}

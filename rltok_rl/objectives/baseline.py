@@ -18,6 +18,8 @@ from rltok_rl.functional.baselines import (
     running_mean,
 )
 from rltok_rl.functional.reduction import Group, Mask
+from rltok_rl.functional.takes import check_call
+from rltok_rl.ranges import check_number
 from rltok_rl.renamed import renamed_word
 from rltok_rl.utils import check_count, did_you_mean
 
@@ -36,7 +38,8 @@ class RunningMeanBaseline(nn.Module):
 
     def __init__(self, num_steps: int, decay: float = 0.9) -> None:
         super().__init__()
-        self.decay = decay
+        self.decay = check_number("decay", decay, "[0, 1]")
+        check_count("num_steps", num_steps)
         for name, value in RunningMean.empty(num_steps)._asdict().items():
             self.register_buffer(name, value)
 
@@ -77,9 +80,10 @@ def as_baseline(
         if isinstance(function, nn.Module) or name_of(function) == "group_mean":
             reason = "which has a memory of all rows" if isinstance(function, nn.Module) else "which has its own groups"
             raise ValueError(f"rows_per_mean must be None with {name_of(function)}, {reason}, got {rows_per_mean}")
-        if function is no_baseline:
-            return function
-        return partial(per_rows, baseline=function, rows_per_mean=check_count("rows_per_mean", rows_per_mean))
+        rows_per_mean = check_count("rows_per_mean", rows_per_mean)
+        return (
+            function if function is no_baseline else partial(per_rows, baseline=function, rows_per_mean=rows_per_mean)
+        )
     if isinstance(baseline, str):
         return _by_name(renamed_word("baseline", baseline), options)
     if options:
@@ -110,13 +114,14 @@ def _by_name(name: str, options: dict[str, Any]) -> Baseline:
             f"baseline must be one of {list(BASELINE_NAMES)}, a function or a module, got {name!r}"
             f"{did_you_mean(name, BASELINE_NAMES)}"
         )
-    if name == "running_mean":
-        return RunningMeanBaseline(**options)
-    function = group_mean if name == "group_mean" else BASELINES[name]
+    function: Any = {"group_mean": group_mean, "running_mean": RunningMeanBaseline, **BASELINES}[name]
     try:
-        inspect.signature(function).bind(None, **options)
+        inspect.signature(function).bind(*() if name == "running_mean" else (None,), **options)
     except TypeError as error:
         raise TypeError(f"options of baseline {name!r} must fit, got {sorted(options)}: {error}") from None
+    if name == "running_mean":
+        return RunningMeanBaseline(**options)
+    check_call(function, **options)
     return partial(function, **options) if options else function
 
 

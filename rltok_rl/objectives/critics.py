@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from tensordict import TensorDictBase
@@ -31,7 +31,9 @@ class CriticAdvantage(ReturnEstimator):
     those of :class:`ReturnEstimator`; the baseline is applied to the advantages.
     """
 
-    def __init__(self, *, gamma: float, lmbda: float, value_network: Any = None, **options: Any) -> None:
+    def __init__(
+        self, *, gamma: float, lmbda: Annotated[float, "[0, 1]"], value_network: Any = None, **options: Any
+    ) -> None:
         super().__init__(gamma=gamma, value_network=value_network, **options)
         self.lmbda = lmbda
 

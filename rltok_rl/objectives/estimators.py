@@ -7,9 +7,9 @@ Each reads rewards from a rollout, calls one function of :mod:`rltok_rl.function
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from tensordict import TensorDictBase
@@ -210,10 +210,10 @@ class ControlVariateReturn(ReturnEstimator):
         self,
         *,
         gamma: float,
-        regressor_keys: tuple[NestedKey, ...] = (("next", "early_log_prob"),),
+        regressor_keys: Sequence[NestedKey] = (("next", "early_log_prob"),),
         hindsight: bool = True,
-        ridge: float = 1e-3,
-        folds: int = 2,
+        ridge: Annotated[float, "[0, inf)"] = 1e-3,
+        folds: Annotated[int, "[2, inf)"] = 2,
         **options: Any,
     ) -> None:
         super().__init__(gamma=gamma, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
@@ -59,12 +59,12 @@ class LocalFlips(ReturnEstimator):
         model: UNet,
         *,
         gamma: float,
-        num_flips: int = 3,
-        span: int = 16,
+        num_flips: Annotated[int, "[1, 1e6]"] = 3,
+        span: Annotated[int, "[1, 1e6]"] = 16,
         price: float = 0.0,
         layout: Layout = "padded",
         generator: torch.Generator | None = None,
-        rows_per_pass: int | None = None,
+        rows_per_pass: Annotated[int, "[1, inf)"] | None = None,
         precision: torch.dtype | None = None,
         **options: Any,
     ) -> None:

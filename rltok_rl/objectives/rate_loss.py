@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -75,8 +75,8 @@ class RateLoss(StepLoss):
         control: str = "logit_pressure",
         ends: Literal["excluded", "released", "window"] = "excluded",
         rows_per_mean: int | None = None,
-        proportional: float | None = None,
-        integral: float | None = None,
+        proportional: Annotated[float, "[0, inf)"] | None = None,
+        integral: Annotated[float, "[0, inf)"] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
+from rltok_rl.agents.segmenters import SEGMENTERS, make_segmenter, segmenter_maker
 from rltok_rl.experiments.compare.systems import check_training
 from rltok_rl.experiments.run_config import OptimConfig, TrainConfig
 from rltok_rl.experiments.runs import run
+from rltok_rl.experiments.runs.segmenters import TRAINED_WITH, check_segmenter_options, segmenter_options
 from rltok_rl.experiments.runs.valid_options import check_options
 
-from rltok_rl.models import UNetConfig, preset
+from rltok_rl.models import UNet, UNetConfig, preset
 from rltok_rl.ranges import check_fields, declared, read_range
 from rltok_rl.training import LoopOptions
 
@@ -121,3 +125,53 @@ def test_the_loop_has_the_ranges_of_the_options():
     assert all(ours[name].range == theirs[name].range for name in ours.keys() & theirs.keys())
     assert type(LoopOptions(total_bytes=np.int32(9)).total_bytes) is int
     check_options(configured(*QUICK, "optim.clip_norm=inf"))  # clips nothing
+
+
+@pytest.mark.parametrize("name", sorted(SEGMENTERS))
+def test_wild_options_of_a_segmenter_are_refused_or_build_it(name):
+    """A refusal names ``segmenter.options`` and the option; tokenizers are not trained here."""
+    config, make, refused = TrainConfig(), segmenter_maker(name), 0
+    options = [*inspect.signature(make).parameters][1:]
+    options += TRAINED_WITH if name == "bpe" else TRAINED_WITH[:3] if name == "unigram" else []
+    config.segmenter.name, model = name, UNet(preset("tiny"))
+    for option in {*options} - {"tokenizer"} if name != "learned" else ():
+        for value in (*WILD, *WRONG, "", {"a": 1}):
+            config.segmenter.options = {option: value}
+            message = outcome(lambda: check_segmenter_options(config))
+            assert message is None or message.startswith(f"segmenter.options.{option} must "), (value, message)
+            refused += message is not None
+            if message is None and name not in ("bpe", "unigram"):
+                message = outcome(lambda: make_segmenter(name, model, **segmenter_options(config)))
+                assert message is None or option in message, message
+    assert refused >= 8 * len(options) or name in ("learned", "spacebyte", "whitespace")
+
+
+OPTIONS = {
+    "estimator.control_variate": ("hindsight", "ridge", "folds", "value_network", "time_dim"),
+    "estimator.critic_advantage": ("lmbda", "subtract_value"),
+    "estimator.discounted_return": ("differentiable", "mask_key"),
+    "estimator.local_flips": ("num_flips", "span", "rows_per_pass", "generator", "price"),
+    "baseline.group_mean": ("group_size", "exclude_self"),
+    "baseline.none": ("rows_per_mean",),
+    "baseline.running_mean": ("decay",),
+    "baseline.z_score": ("eps",),
+    "rate.pi": ("proportional", "integral", "ends"),
+}
+
+
+@pytest.mark.parametrize("named", OPTIONS)
+def test_wild_options_of_estimators_baselines_and_rates_are_refused_in_one_line(named):
+    """Those of TorchRL's constructors are no options of a run."""
+    default, refused, (group, name) = configured(*QUICK, "model=tiny"), 0, named.split(".")
+    for option in OPTIONS[named]:
+        for value in (*WILD, *WRONG, "", {"a": 1}):
+            config = deepcopy(default)
+            config.loss.objective = "ppo" if name == "critic_advantage" else "reinforce"
+            config.baseline.rows_per_text = 2 if name == "group_mean" else 1
+            config.baseline.name = "leave_one_out" if name == "discounted_return" else "none"
+            setattr(getattr(config, group), "control" if group == "rate" else "name", name)
+            getattr(config, group).options = {option: value}
+            message = outcome(lambda config=config: check_training(config))
+            assert message is None or (option in message and repr(value)[:9] in message) or "among" in message, message
+            refused += message is not None
+    assert refused >= 12 * len(OPTIONS[named])

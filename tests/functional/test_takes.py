@@ -27,6 +27,7 @@ from rltok_rl.functional.policy import recent_boundaries, soft_cap
 from rltok_rl.functional.policy_gradient import clipped_ratio, importance_weighted, vtrace
 from rltok_rl.functional.rate import (
     Controller,
+    check_target,
     control_per_rows,
     controller_update,
     hinge_loss,
@@ -34,7 +35,8 @@ from rltok_rl.functional.rate import (
     logit_pressure,
 )
 from rltok_rl.functional.reduction import row_groups, sum_and_count
-from rltok_rl.functional.returns import discounted_return, generalized_advantage, reverse_scan
+from rltok_rl.functional.returns import check_gamma, discounted_return, generalized_advantage, reverse_scan
+from rltok_rl.functional.rewards import broken_reward_laws, function_name
 from rltok_rl.functional.routing import smooth
 from rltok_rl.functional.scripts import running_script
 from rltok_rl.functional.takes import takes
@@ -45,7 +47,7 @@ FUNCTIONS = functions()
 UNDECLARED = {
     *("as_reward", "broken_reward_laws", "function_name", "reads_entropy"),  # take rewards, which are functions
     *("check_gamma", "check_rewards", "check_target", "check_targets", "check_terms", "clip_bounds"),  # are checks
-    *("precision", "wide", "readable", "signed", "takes"),  # read a dtype, a device or a Python number
+    *("precision", "wide", "readable", "signed", "takes", "check_call"),  # read a dtype, a device or a Python number
 }
 OTHERS = {"process_group", "generator", "state", "clip", "others"}
 """Parameters that functions check themselves."""
@@ -376,3 +378,16 @@ def test_ngrams_of_all_integers_have_one_hash():
         assert torch.equal(ngram_hash(ids.clamp(max=127).to(dtype), 3, 1000), ngram_hash(ids.clamp(max=127), 3, 1000))
     with pytest.raises(TypeError, match="byte_ids must be an integer tensor, got torch.float32"):
         ngram_hash(ids.float(), 3, 1000)
+
+
+def test_functions_that_take_no_tensor_name_their_arguments_too():
+    for call, message in (
+        (lambda: check_gamma("x"), "gamma must be a number, got 'x'"),
+        (lambda: check_gamma(None, "lmbda"), "lmbda must be a number, got None"),
+        (lambda: check_target("x"), "target must be a number, got 'x'"),
+        (lambda: function_name(5), "function must be a function or its name, got 5"),
+        (lambda: broken_reward_laws("early_exit"), "reward must be a function, got 'early_exit'"),
+    ):
+        with pytest.raises(TypeError) as error:
+            call()
+        assert str(error.value) == message

@@ -745,12 +745,18 @@ def test_refusals():
     for name, options, words in [
         ("bytes", {}, "name must be one of .*, got 'bytes'"),
         ("stride", {"rate": 0.2}, r"options of segmenter 'stride' must be among \['stride'\], got \['rate'\]"),
-        ("random", {"rate": 0.0}, r"rate must lie in \(0, 1\], got 0.0"),
+        ("random", {"rate": 0.0}, r"rate must lie in \(0, 1\], or None, got 0.0"),
         ("magnet", {"rates": {"greek": 0.2}}, r"one of .*, got \['greek'\]"),
-        ("random", {"rate": 1.5}, r"rate must lie in \(0, 1\], got 1.5"),
+        ("random", {"rate": 1.5}, r"rate must lie in \(0, 1\], or None, got 1.5"),
         *((name, {"block": 0}, "block must be an integer of at least 1, got 0") for name in ("random", "grouped")),
-        *((name, {"rate": 0.0}, r"rate must lie in \(0, 1\], got 0.0") for name in ("grouped", "entropy-threshold")),
-        *((name, {"rate": 1.0}, "target must lie strictly between 0 and 1, got 1.0") for name in ("gumbel", "hnet")),
+        *(
+            (name, {"rate": 0.0}, r"rate must lie in \(0, 1\], or None, got 0.0")
+            for name in ("grouped", "entropy-threshold")
+        ),
+        *(
+            (name, {"rate": 1.0}, "rate must lie strictly between 0 and 1, or None, got 1.0")
+            for name in ("gumbel", "hnet")
+        ),
         ("magnet", {"rates": {"other": 0.2}}, r"rates must be by script, .* got \['other'\]"),
         ("magnet", {"rates": {"latin": 1.5}}, "target must lie strictly between 0 and 1"),
         ("magnet", {"evaluation": "greedy"}, "evaluation must be one of"),

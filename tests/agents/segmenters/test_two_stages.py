@@ -30,7 +30,7 @@ def test_refusals():
         ({**HNET, "num_lower_layers": 0}, two, "got num_token_layers=2, 0 of them before it"),
         (HNET, {"stages": 3}, r"stages must be one of \[1, 2\], got 3"),
         (HNET, {"second_rate": 0.5}, "second_rate must be left out with stages=1, got 0.5"),
-        (HNET, {**two, "second_rate": 1.0}, "target must lie strictly between 0 and 1, got 1.0"),
+        (HNET, {**two, "second_rate": 1.0}, "second_rate must lie strictly between 0 and 1, or None, got 1.0"),
     ]:
         with pytest.raises(ValueError, match=message):
             make_segmenter("hnet", UNet(preset("tiny", **config)), **options)

@@ -100,7 +100,7 @@ class EstimatorConfig:
     reward: str = "early_exit"
     """A key of ``rltok_rl.functional.rewards.REWARDS``; ``relative``, ``early_exit`` minus that of evenly spaced
     boundaries; or a custom ``module:function``."""
-    price: float = option(0.0, "(-inf, inf)", "nats per boundary")
+    price: float = option(0.0, "[0, 1e6]", "nats per boundary")
     """Price of a boundary in nats, subtracted from the reward."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the estimator."""
@@ -137,7 +137,7 @@ class LossConfig:
 
     objective: str = "reinforce"
     """``reinforce``, ``importance`` (weighted by the ratio of new to old probability), or ``ppo`` (clipped)."""
-    policy_epochs: int = option(1, "[1, inf)", "updates")
+    policy_epochs: int = option(1, "[1, 1e4]", "updates")
     """Policy updates per batch; more than one needs ``importance`` or ``ppo``."""
     clip_low: float = option(0.2, "[0, 1]")
     """Ratios are clipped below 1 - this (``ppo``)."""
@@ -151,15 +151,15 @@ class LossConfig:
     rows_per_mean: int | None = option(None, "[1, inf)", "rows")
     """Consecutive rows over which baselines and the rate's control take their means, such as the 8 rows of a device's
     micro-batch in the released code; null is all rows of an update."""
-    language_model: float = option(1.0, "[0, inf)")
+    language_model: float = option(1.0, "[0, 1e6]")
     """Weight of the next-byte loss."""
-    policy: float = option(0.01, "[0, inf)")
+    policy: float = option(0.01, "[0, 1e6]")
     """Weight of the policy's loss."""
-    early_exit: float = option(0.1, "[0, inf)")
+    early_exit: float = option(0.1, "[0, 1e6]")
     """Weight of the early exit's next-byte loss."""
-    entropy: float = option(0.0, "[0, inf)")
+    entropy: float = option(0.0, "[0, 1e6]")
     """Weight of an entropy bonus; 0 disables it."""
-    critic: float = option(0.5, "[0, inf)")
+    critic: float = option(0.5, "[0, 1e6]")
     """Weight of the critic's loss (``critic_advantage``)."""
 
 
@@ -171,7 +171,7 @@ class OptimConfig:
     """Total bytes to train on."""
     total_flops: float | None = option(None, "(0, inf)", "FLOPs")
     """FLOPs, trials of the estimator included, after which the run and its schedule end instead."""
-    lr: float = option(2e-3, "(0, 1e3]")
+    lr: float = option(2e-3, "(0, 10]")
     """Peak learning rate of AdamW."""
     warm_up: float = option(0.0, "[0, 1)", "share")
     """Share of the run during which the learning rate rises linearly to its peak."""
@@ -222,7 +222,7 @@ class ComputeConfig:
     likelihood_chunk: int | None = option(None, "[1, inf)", "bytes")
     """Bytes whose predictions over 256 values are kept at a time, to save memory; null keeps all, as do segmenters and
     rewards that read whole predictions."""
-    micro_batches: int = option(1, "[1, inf)", "rollouts")
+    micro_batches: int = option(1, "[1, 65_536]", "rollouts")
     """Rollouts per update; batch means and rates are taken over all of them."""
     threads: int = option(0, "[0, 1024]", "threads")
     """Threads of torch on the CPU; 0 is torch's default."""
@@ -257,7 +257,7 @@ class SnapshotConfig:
     """``log`` (each after twice as many updates as the last) or ``linear``."""
     batches: int = option(8, "[1, 1e6]", "batches")
     """Batches of ``data.num_rows`` x ``data.num_steps`` bytes per snapshot."""
-    num_bytes: int = option(240, "[2, 1e9]", "bytes")
+    num_bytes: int = option(240, "[2, 1e7]", "bytes")
     """Length of the sample in bytes."""
 
 

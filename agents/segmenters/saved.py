@@ -26,7 +26,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rltok_rl.foreign import MOST_STATE, check_file, check_sizes, check_trust, read_config_file, read_json, read_limited
+from rltok_rl.foreign import (
+    MOST_STATE,
+    NAMED,
+    TEXT,
+    check_file,
+    check_sizes,
+    check_trust,
+    check_values,
+    read_config_file,
+    read_json,
+    read_limited,
+)
 from rltok_rl.models.pretrained import model_folder
 from rltok_rl.models.weights import CONFIG, check_finite, replaced_files
 from rltok_rl.utils import is_import_path
@@ -145,11 +156,8 @@ def load_segmenter(source: str | Path, model: Any, trust_code: bool = False, **h
             if (name := (config.get(group) or {}).get("name", "learned")) != "learned":
                 raise ValueError(f"{folder} must hold {WORD}, because {run} names the {group} {name!r}")
         return None
-    content = read_json(path)
-    try:
-        name, options, number = str(content["name"]), dict(content["options"]), content["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} must hold format, name and options as JSON, but cannot be read: {error}") from None
+    content = check_values(read_json(path), {"name": TEXT, "options": NAMED}, path, ("format", "name", "options"))
+    name, options, number = content["name"], dict(content["options"]), content["format"]
     if type(number) is not int or number != FORMAT:
         raise ValueError(f"{path} must be of format {FORMAT}, got {number!r}")
     check_trust(path, name, trust_code)

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from rltok_rl.experiments.commands.parsers import command
-from rltok_rl.experiments.runs.folder import find_misfit, find_model_damage, read_run
+from rltok_rl.experiments.runs.folder import find_misfit, read_run
+from rltok_rl.experiments.runs.run_files import check_places, find_changed
 from rltok_rl.experiments.runs.saved_options import read_options
 
 from rltok_rl.models import UNet
@@ -27,6 +28,7 @@ _WRITTEN_FIRST = ("model.json", "environment.json")
 def find_problems(folder: Path) -> list[str]:
     """Describe everything that is wrong with a run's folder, a line each."""
     try:
+        check_places(folder)
         run = read_run(folder)
         read_options(folder / "config.yaml")
     except (OSError, ValueError) as error:
@@ -41,16 +43,14 @@ def find_problems(folder: Path) -> list[str]:
             damage = find_damage(path)
         except ValueError as error:
             damage = str(error)
-        of_checkpoint = [damage] if damage else [*find_lost(path).values(), find_misfit(run, path)]
-        problems += filter(None, of_checkpoint)
+        problems += filter(None, [damage] if damage else [*find_lost(path).values(), find_misfit(run, path)])
     problems += [f"{path} was left by a process that was killed" for path in _leftovers(folder)]
     whole = bool(checkpoints) or (folder / "model").exists()  # published runs leave models out
     problems += [f"{folder / name} is missing" for name in _WRITTEN_FIRST if whole and not (folder / name).exists()]
     if run.summary is not None and whole:
         try:
+            problems += [found for found in find_changed(folder, run.summary).values() if found not in problems]
             UNet.from_pretrained(folder / "model")
-            damage = find_model_damage(folder, run.summary)
-            problems += [damage] if damage else []
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             problems.append(f"{folder / 'model'} cannot be read: {error}")
     return problems

@@ -14,10 +14,9 @@ from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.agents.segmenters.saved import rebuild_segmenter
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
+from rltok_rl.experiments.runs.run_files import FILES, LOGS, MODEL_HASH
 from rltok_rl.experiments.runs.saved_options import read_options
-from safetensors import SafetensorError, safe_open
 
-from rltok_rl.data.disk import checksum
 from rltok_rl.foreign import (
     COUNT,
     MOST_STATE,
@@ -27,23 +26,20 @@ from rltok_rl.foreign import (
     SWITCH,
     TEXT,
     ValueKind,
-    check_file,
     check_rows,
     check_values,
     read_config_file,
     read_json,
 )
 from rltok_rl.models import UNet, UNetConfig
-from rltok_rl.models.weights import WEIGHTS, build_empty, fill
-from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, read_state
+from rltok_rl.models.weights import build_empty, fill
+from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, read_state, recorded_files
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import read_lines, read_table
 from rltok_rl.training.sharding import check_weights
 from rltok_rl.training.trainer_state import check_state
 from rltok_rl.viz.run_figures import flops_key
 
-MODEL_HASH = "model_sha256"
-"""Key of a summary: the SHA-256 of the weights that the run has saved."""
 EVALUATION = "evaluation.json"
 """File of a comparison's system: its metrics on held-out documents."""
 
@@ -194,6 +190,7 @@ _ALARM = {"update": COUNT, "warning": TEXT}
 _SUMMARY = {
     **_HELD_OUT,
     **dict.fromkeys(("command", "machine", MODEL_HASH), TEXT),
+    FILES: TEXT.by_name(),
     **dict.fromkeys(("updates", "bytes", "processes", "threads", "peak_memory", "peak_gpu_memory"), COUNT),
     "flops": ValueKind("a finite number of at least 1", lambda value: POSITIVE.fits(value) and value >= 1),
     **dict.fromkeys(("padded_flops", "total_flops"), POSITIVE),
@@ -251,23 +248,6 @@ def _add_total_flops(run: RunFolder) -> None:
             snapshot.setdefault("total_flops", scale * snapshot["flops"])
 
 
-def find_model_damage(run: Path, summary: Mapping[str, Any]) -> str | None:
-    """Name the damage of a finished run's ``model.safetensors``; None if it is intact.
-
-    Changed values are noticed if the summary has recorded its hash; earlier versions did not.
-    """
-    weights = run / "model" / WEIGHTS
-    try:
-        check_file(weights)
-        with safe_open(weights, "pt"):  # requires the length that the header names
-            pass
-        if summary.get(MODEL_HASH, digest := checksum(weights)) != digest:
-            return f"{weights} is damaged (its checksum differs)"
-    except (OSError, SafetensorError) as error:
-        return f"{weights} cannot be read: {error}"
-    return None
-
-
 def is_checkpoint(path: Path) -> bool:
     """Whether a path is the folder of a checkpoint."""
     return path.name.startswith("update-") and (path / "manifest.json").is_file()
@@ -306,6 +286,9 @@ def find_misfit(run: RunFolder, path: Path) -> str | None:
             empty = build_empty(UNet, _model_config(run), where, num_tensors=len(weights), num_bytes=num_bytes)
             check_weights(empty.state_dict(), weights)
 
+    recorded = [file.name for file in recorded_files(path)]
+    if recorded != [*LOGS] and "format" in read_json(path / "manifest.json"):
+        return f"{path / 'manifest.json'} must record {[*LOGS]}, got {recorded}"
     try:
         state = read_state(path)
         check_update(path, state)

@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import own_parameters
 from rltok_rl.experiments.run_config import TrainConfig
+from rltok_rl.experiments.runs.run_files import LOGS
 from rltok_rl.experiments.runs.segmenters import configured_rate
 from rltok_rl.experiments.texts import Texts
 
@@ -42,8 +43,6 @@ NOTED = (
 """Columns of ``metrics.csv`` after ``update`` and ``bytes``; a run that began with fewer keeps its own."""
 SPEEDS = ("bytes_per_second", "mfu")
 """Further columns on GPUs."""
-LOGS = ("metrics.csv", "samples.jsonl", "alarms.log")
-"""Files with lines by update, which a checkpoint records."""
 TRAINED_ON = "trained_on"
 """Key of a checkpoint: the SHA-256 of its documents."""
 

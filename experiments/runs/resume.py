@@ -11,11 +11,11 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.recipes import flat
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.folder import check_update
-from rltok_rl.experiments.runs.record import LOGS, TRAINED_ON
+from rltok_rl.experiments.runs.record import TRAINED_ON
+from rltok_rl.experiments.runs.run_files import LOGS, check_places
 from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.texts import Texts
 
-from rltok_rl.foreign import check_place
 from rltok_rl.training import Trainer
 from rltok_rl.training.checkpoint import (
     CheckpointError,
@@ -36,8 +36,6 @@ FREE = (
     *("compute.timeout_minutes", "compute.hang_seconds"),
 )
 """Options that may change when a run is resumed."""
-_FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", "wandb")
-_FILES = (*LOGS, "report.md", "wandb-id.txt")  # others are replaced, not written to
 
 
 def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, Any] | None]:
@@ -70,15 +68,6 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
         if file.name in LOGS and file not in lost and file.exists():
             os.truncate(file, num_bytes)  # after a power cut, what follows need not be lines
     return True, str(checkpoint), state
-
-
-def check_places(out: Path) -> None:
-    """Refuse links in a run's folder through which files elsewhere would be written, cut or removed."""
-    checkpoints, figures = (out / "checkpoints").glob("update-*"), (out / "figures").glob("*")
-    for folder in (*(out / name for name in _FOLDERS), *filter(Path.is_symlink, checkpoints)):
-        check_place(folder, folder=True)
-    for file in (*(out / name for name in _FILES), *filter(Path.is_symlink, figures)):
-        check_place(file)
 
 
 def load_state(trainer: Trainer, checkpoint: str, state: dict[str, Any]) -> None:

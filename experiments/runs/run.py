@@ -15,17 +15,17 @@ import torch
 from rltok_rl.experiments.recipes import describe_recipe
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
-from rltok_rl.experiments.runs.folder import MODEL_HASH, find_model_damage, read_snapshots
+from rltok_rl.experiments.runs.folder import read_snapshots
 from rltok_rl.experiments.runs.record import Recorder, result_line
 from rltok_rl.experiments.runs.resume import last_state, load_state
 from rltok_rl.experiments.runs.revision import pinned_revision
+from rltok_rl.experiments.runs.run_files import FILES, find_changed, hash_files
 from rltok_rl.experiments.runs.segmenters import save_with_segmenter
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, remember_texts
 
-from rltok_rl.data.disk import checksum, claim_folder, replace_text
+from rltok_rl.data.disk import claim_folder, replace_text
 from rltok_rl.foreign import MOST_STATE, check_values, read_json
-from rltok_rl.models.weights import WEIGHTS
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import bytes_per_second, machine, peak_memory
@@ -97,6 +97,8 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
             return alone or recorder.snapshot_due or trainer.updates % config.checkpoint_every == 0
 
         trainer.run(after_update, fetch_when=needs_metrics)
+        if trainer.done and processes.broadcast(_lacks_last(out, trainer.updates) if processes.main else None):
+            recorder.take_snapshot()
     model = whole_model(trainer.model)
     progress = {"updates": trainer.updates, "bytes": trainer.bytes_done}
     if not processes.main:
@@ -107,11 +109,11 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
         print(f"\n{cause}: saved after update {trainer.updates}; resume with resume=true", file=sys.stderr)
         return dict(progress, stopped=stop.signal or signal.SIGTERM)
     print("trained; evaluating on held-out text, drawing figures", file=sys.stderr)
-    snapshots = _snapshots(out)
-    summary = _summary(trainer, recorder.starts.entries, snapshots[-1])
-    summary[MODEL_HASH] = checksum(out / "model" / WEIGHTS)
-    replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+    snapshots = read_snapshots(out / "samples.jsonl")
     _write_sample(out, snapshots[-1])
+    summary = _summary(trainer, recorder.starts.entries, snapshots[-1])
+    summary[FILES] = hash_files(out)
+    _write_summary(out, summary)
     page = report(out) if report else None
     print(result_line(snapshots[0], snapshots[-1]))
     if page:
@@ -147,31 +149,40 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     if not (out / "summary.json").is_file():
         return None
     summary = check_values(read_json(out / "summary.json", MOST_STATE), {}, out / "summary.json")
+    snapshots = read_snapshots(out / "samples.jsonl")
+    if "updates" not in summary or not snapshots:
+        return None
     writers: dict[str, Callable[[], Any]] = {
         "model": lambda: save_with_segmenter(config, trainer, model),
-        "sample.txt": lambda: _write_sample(out, _snapshots(out)[-1]),
+        "sample.txt": lambda: _write_sample(out, snapshots[-1]),
     }
-    if report:
-        writers["report.md"] = lambda: report(out)
-    missing = [name for name in writers if not (out / name).exists()]
-    if "model" not in missing and (damage := find_model_damage(out, summary)):
-        print(f"warning: {damage}", file=sys.stderr)
-        missing.insert(0, "model")
+    changed = find_changed(out, summary)
+    for problem in changed.values():
+        print(f"warning: {problem}", file=sys.stderr)
+    damaged = {name.partition("/")[0] for name in changed}
+    missing = [name for name in writers if name in damaged or not (out / name).exists()]
     for name in missing:
         writers[name]()
+    if missing and FILES in summary:
+        mine = {name for name in summary[FILES] if name.partition("/")[0] in missing}
+        summary[FILES] |= {name: digest for name, digest in hash_files(out).items() if name in mine}
+        _write_summary(out, summary)
+    if report and not (out / "report.md").exists():
+        missing.append("report.md")
+        report(out)
     wrote = f"wrote {', '.join(missing)}, which it lacked" if missing else "nothing to do"
     print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
     return summary
 
 
-def _snapshots(out: Path) -> list[dict[str, Any]]:
-    """Read the snapshots of a finished run: the first before update 1, the last after the last update."""
+def _write_summary(out: Path, summary: dict[str, Any]) -> None:
+    replace_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+
+
+def _lacks_last(out: Path, updates: int) -> bool:
+    """Whether the snapshot after the last update is missing: its line can be lost while the checkpoint is intact."""
     snapshots = read_snapshots(out / "samples.jsonl")
-    if not snapshots:
-        raise FileNotFoundError(
-            f"{out / 'samples.jsonl'} must hold the run's snapshots, got none; train in a new folder"
-        )
-    return snapshots
+    return not snapshots or snapshots[-1].get("update") != updates
 
 
 def _write_sample(out: Path, snapshot: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ _OBJECTIVES = {
     "clip_low": ("ppo",),
     "clip_high": ("ppo",),
     "max_weight": ("importance",),
+    "policy_epochs": ("ppo", "importance"),
     "average": ("reinforce", "importance"),
 }
 """Options of the policy's loss, and the objectives that use them."""

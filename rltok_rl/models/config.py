@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -60,9 +60,9 @@ class UNetConfig:
     """Boundaries per byte of a fresh policy.  # Table 2"""
     rate_embedding: bool = False
     """Condition bytes and policy on a target rate, which may differ between rows."""
-    boundary_scale: float = option(1 / 16, "(0, inf)")
+    boundary_scale: float = option(1 / 16, "(0, 1e4]")
     """Factor on the raw boundary logit.  # Eq. 22, D = 16"""
-    boundary_cap: float | None = option(6.0, "(0, inf)")
+    boundary_cap: float | None = option(6.0, "[1e-3, 1e6]")
     """Soft cap of the boundary logit in training; None disables it.  # Eq. 23; 6 is the released value"""
     boundary_bias: bool = False
     """Learned bias of all 1 + w columns of the boundary projection, 0 at first. Eq. 21 has none; the released code has
@@ -71,9 +71,9 @@ class UNetConfig:
     """Learned biases of both byte heads, 0 at first, as in the released code."""
     encoder_norm: bool = True
     """Normalise X for the policy and the early exit. Eq. 14, Eq. 21 and the released code do not."""
-    attention_cap: float | None = option(None, "(0, inf)")
+    attention_cap: float | None = option(None, "[1e-3, 1e6]")
     """Soft cap of attention scores (Gemma 2 uses 50). Fused attention kernels do not support it."""
-    final_cap: float | None = option(30.0, "(0, inf)")
+    final_cap: float | None = option(30.0, "[1e-3, 1e6]")
     """Soft cap of next-byte logits, both heads (Gemma 2 uses 30)."""
     pooling: Pooling = "select"
     """Pool a token from its boundary byte alone (Eq. 7), by the mean over its bytes, or by attention to its bytes."""
@@ -103,9 +103,9 @@ class UNetConfig:
     """Token layers before the second level (the rest run after it); None is half, rounded up."""
     second_residual: Literal["identity", "projection"] = "identity"
     """Residual around the second level: the token itself, or (``routing``) a zero-initialised projection and norms."""
-    rope_base: float = option(10_000.0, "(0, inf)")
+    rope_base: float = option(10_000.0, "[1, 1e12]")
     """Base of the rotary frequencies."""
-    norm_eps: float = option(1e-6, "(0, inf)")
+    norm_eps: float = option(1e-6, "(0, 1]")
     """Added to the mean square in every RMSNorm."""
 
     def __post_init__(self) -> None:
@@ -237,7 +237,7 @@ def _resized(config: UNetConfig, **sizes: Any) -> UNetConfig:
 
 def _ngram_sizes(values: Any) -> tuple[int, ...]:
     """Return n-gram sizes, distinct and at least 2 because single bytes have an embedding already."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"ngram_sizes must be a list of integers of at least 2, got {values!r}")
     sizes = tuple(check_number("ngram_sizes", value, "[2, inf)", whole=True) for value in values)
     if len(set(sizes)) < len(sizes):

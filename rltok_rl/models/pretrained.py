@@ -144,7 +144,7 @@ def read_config(values: Any, source: str | Path) -> UNetConfig:
     if kind != _KIND:
         raise ValueError(f"{here} must be of model_type {_KIND!r}, got {kind!r}")
     written = f"(written by rltok_rl {version}; this is {__version__})"
-    if number != FORMAT:
+    if type(number) is not int or number != FORMAT:
         raise ValueError(f"{here} must be of format {FORMAT}, got {number!r} {written}")
     try:
         return UNetConfig.from_dict(fields)

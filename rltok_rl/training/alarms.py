@@ -10,7 +10,7 @@ from rltok_rl.utils import check_count
 
 
 class TrainingFailed(RuntimeError):
-    """A loss or a gradient is not finite."""
+    """A loss, a gradient, a weight or a logit of the policy is not finite."""
 
 
 @dataclass

@@ -162,8 +162,9 @@ def find_damage(path: Path) -> str | None:
         if version <= FORMAT:
             sums, update = dict(content["sha256"]), check_count("update", content["update"], minimum=0)
             recorded_files(path)
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{manifest} is missing or cannot be read"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"it must hold {error}, got none" if isinstance(error, KeyError) else str(error)
+        return f"{manifest} {f'cannot be read: {reason}' if manifest.exists() else 'is missing'}"
     if version > FORMAT:
         raise ValueError(
             f"{manifest} must have a format of at most {FORMAT}, got {version}: a later version of rltok_rl wrote it; "
@@ -183,7 +184,8 @@ def find_damage(path: Path) -> str | None:
 
 def recorded_files(path: Path) -> dict[Path, tuple[int, str]]:
     """Return length and hash of the files that a checkpoint has recorded; none if an earlier version wrote it."""
-    files, run = dict(dict(read_json(path / _MANIFEST)).get("files", {})), path.parent.parent
+    manifest, run = dict(read_json(path / _MANIFEST)), path.parent.parent
+    files = dict(manifest["files"] if manifest.get("format") else {})
     if other := [n for n in files if Path(n).name != n or ((run / n).exists() and not (run / n).is_file())]:
         raise ValueError(f"{path / _MANIFEST} must record files of the run's folder, got {other}")
     return {

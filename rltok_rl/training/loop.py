@@ -21,6 +21,7 @@ from rltok_rl.models.tokens import watch_room
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import JointLoss
 from rltok_rl.renamed import RenamedAttribute
+from rltok_rl.sampling.sampler import NotFiniteError
 from rltok_rl.training.alarms import Alarms, TrainingFailed
 from rltok_rl.training.checkpoint import as_state, part_of, random_states, set_random_states
 from rltok_rl.training.distributed import Processes
@@ -198,12 +199,18 @@ class Trainer:
         update.warnings, self.room.warnings = self.room.warnings, []
         update.tried = self.step.off_policy or not self.warming  # else nothing reads advantages
         self.optimizer.zero_grad(set_to_none=True)
-        with watch_room() as needs:
-            if options.micro_batches == 1:
-                metrics = self.step(warm_start=self.warming)
-                metrics["loss"].backward()
-            else:
-                metrics = self.step.accumulate(options.micro_batches, warm_start=self.warming)
+        try:
+            with watch_room() as needs:
+                if options.micro_batches == 1:
+                    metrics = self.step(warm_start=self.warming)
+                    metrics["loss"].backward()
+                else:
+                    metrics = self.step.accumulate(options.micro_batches, warm_start=self.warming)
+        except NotFiniteError as error:
+            raise TrainingFailed(
+                f"logits of the policy are not finite at update {update.update}: lower the learning rate or the loss "
+                f"weights; the last checkpoint is from before ({error})"
+            ) from error
         if needs:
             metrics["token_need"] = largest_need(needs, self.processes.group)
         self._step_optimizer(metrics, update)

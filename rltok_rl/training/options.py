@@ -32,7 +32,7 @@ class LoopOptions:
     total_flops: float | None = option(None, "(0, inf)", "FLOPs")
     """Total FLOPs, which replace ``total_bytes`` as the end of training and in the learning-rate schedule. An
     estimator's trials count, padding does not."""
-    lr: float = option(2e-3, "(0, 1e3]")
+    lr: float = option(2e-3, "(0, 10]")
     """Peak learning rate of AdamW."""
     warm_up_bytes: int = option(0, "[0, inf)", "bytes")
     """Bytes of linear warm-up."""
@@ -52,11 +52,11 @@ class LoopOptions:
     """Parameters with weight decay: ``matrices`` without norms, biases and the embedding, or ``all``."""
     clip_norm: float = option(1.0, "(0, inf]")
     """Largest norm of the gradient.  # released code"""
-    micro_batches: int = option(1, "[1, inf)", "rollouts")
+    micro_batches: int = option(1, "[1, 65_536]", "rollouts")
     """Rollouts per update."""
     precision: str = "float32"
     """Of matrix products: float32 or bfloat16."""
-    policy_epochs: int = option(1, "[1, inf)", "updates")
+    policy_epochs: int = option(1, "[1, 1e4]", "updates")
     """Policy updates per batch: the first with all losses, the others without the next-byte losses, on the stored
     batch. More than one needs an off-policy loss."""
     stage_factors: tuple[float, ...] | None = None

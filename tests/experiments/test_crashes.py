@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -269,15 +270,42 @@ def test_config_that_cannot_be_resumed_and_files_half_written_are_found(train, t
     folder = tmp_path / "run"
     train(folder)
     partial = [folder / ".summary.json.partial", folder / "model" / ".partial"]
-    for path in partial:
-        path.touch()
+    partial[0].touch()
+    partial[1].mkdir()
     assert find_problems(folder) == [f"{path} was left by a process that was killed" for path in partial]
-    for path in partial:
-        path.unlink()
+    partial[0].unlink()
+    partial[1].rmdir()
     (folder / "environment.json").unlink()
     assert find_problems(folder) == [f"{folder / 'environment.json'} is missing"]
     (folder / "config.yaml").write_text("")
     assert find_problems(folder) == [f"{folder / 'config.yaml'} must name model.preset"]
+
+
+CHANGES = {
+    "config.yaml": lambda text: text.replace("seed: 0", "seed: 7"),
+    "environment.json": lambda text: text + " ",
+    "metrics.csv": lambda text: text + "31,",
+    "alarms.log": lambda text: text + '{"update": 3, "warning": "none"}\n',
+    "sample.txt": lambda text: None,
+    "summary.json": lambda text: "{}",
+    "model/segmenter.json": lambda text: '{"format": 1, "name": "uniform", "options": {}}',
+    f"checkpoints/update-{UPDATES:08d}/manifest.json": lambda text: re.sub(
+        r'"files": .*', '"files": {}}', text, flags=re.S
+    ),
+}
+"""What a finished run held at its end, and what somebody made of it; None deletes it."""
+
+
+@each(name=CHANGES)
+def test_changes_of_a_finished_run_are_found(name, trained, tmp_path):
+    folder = Path(shutil.copytree(trained, tmp_path / name.replace("/", " ")))
+    assert find_problems(folder) == []
+    path, before = folder / name, (folder / name).read_bytes().decode() if (folder / name).exists() else ""
+    after = CHANGES[name](before)
+    assert after != before
+    path.unlink(missing_ok=True) if after is None else path.write_bytes(after.encode())
+    problems = find_problems(folder)
+    assert len(problems) == 1 and problems[0].startswith(f"{path} "), problems
 
 
 PLACES = ("checkpoints", "checkpoints/update-00000004", "model", "model/.partial", "figures", "figures/curves.png")

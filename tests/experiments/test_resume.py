@@ -373,5 +373,6 @@ def test_finished_run_keeps_every_file(uniform_run, tmp_path, monkeypatch, capsy
     assert f"\n{command}\n" in page and "resume=true" not in page
     (folder / "samples.jsonl").unlink()
     (folder / "sample.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="samples.jsonl must hold the run's snapshots, got none"):
-        run(config, command)
+    assert run(config, command)["updates"] == json.loads(before["summary.json"])["updates"]
+    assert [row["update"] for row in read_run(folder).snapshots] == [json.loads(before["summary.json"])["updates"]]
+    assert (folder / "sample.txt").read_bytes() == before["sample.txt"]

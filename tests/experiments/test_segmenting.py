@@ -296,7 +296,7 @@ def test_a_broken_segmenter_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"state must hold .* of HNetSegmenter"):
         load_segmenter(folder, model)
     (folder / "segmenter.json").write_text("{}")
-    with pytest.raises(ValueError, match="must hold format, name and options"):
+    with pytest.raises(ValueError, match="segmenter.json must hold format, got none"):
         load_segmenter(folder, model)
 
 

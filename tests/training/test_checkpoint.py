@@ -169,7 +169,7 @@ def test_manifests_of_other_types_are_damage(tmp_path, change):
     path = save_checkpoint(tmp_path, 1, {})
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | change))
-    assert "manifest.json is missing or cannot be read" in str(find_damage(path))
+    assert "manifest.json cannot be read: " in str(find_damage(path))
 
 
 def test_pipes_in_place_of_files_and_states_without_end_are_damage(tmp_path, monkeypatch):

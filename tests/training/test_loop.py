@@ -474,6 +474,13 @@ def test_weights_that_are_not_finite_are_in_no_state():
     trainer.state_dict()
 
 
+def test_logits_that_overflow_end_training_with_a_remedy():
+    trainer = make()
+    trainer.model.boundary_head.projection.weight.data.fill_(math.nan)
+    with pytest.raises(TrainingFailed, match=r"logits of the policy are not finite at update 1: lower the learning .*"):
+        trainer.advance()
+
+
 def test_weight_decay_spares_norms_and_the_embedding():
     model = UNet(preset("tiny"))
     decayed, spared = make_optimizer(model, LoopOptions(total_bytes=1)).param_groups
@@ -508,7 +515,7 @@ REFUSALS = [
     (lambda: LoopOptions(total_bytes=9, betas=(0.9, 1.0)), r"betas must lie in \[0, 1\), got 1.0"),
     (lambda: Processes().share(0), "num_rows counts the rows of all processes and must be a multiple .* got 0"),
     (lambda: Processes(world_size=4).share(6, name="env.num_rows"), "env.num_rows counts the rows .* number, 4, got 6"),
-    (lambda: LoopOptions(total_bytes=9, lr=0.0), r"lr must lie in \(0, 1e3\], got 0.0"),
+    (lambda: LoopOptions(total_bytes=9, lr=0.0), r"lr must lie in \(0, 10\], got 0.0"),
     (lambda: LoopOptions(total_bytes=9, precision="half"), r"one of \['float32', 'bfloat16'\], got 'half'"),
     (lambda: LoopOptions(total_bytes=9, warm_up_bytes=9), r"warm_up_bytes must lie in \[0, total_bytes=9\), got 9"),
     (lambda: LoopOptions(total_bytes=9, lr_floor=2.0), r"lr_floor must lie in \[0, 1\], got 2.0"),

@@ -1,0 +1,59 @@
+"""The files of a run: places that it may write to, and hashes of what a finished run holds.
+
+Pages and figures have no hashes, because they can be drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rltok_rl.data.disk import checksum
+from rltok_rl.foreign import check_place
+
+LOGS = ("metrics.csv", "samples.jsonl", "alarms.log")
+"""Files with lines by update, which a checkpoint records."""
+FILES = "files"
+"""Key of a summary: the SHA-256 of the run's files by name."""
+MODEL_HASH = "model_sha256"
+"""Key of summaries of earlier versions: the SHA-256 of the weights that the run has saved."""
+_WRITTEN = (*LOGS, "report.md", "wandb-id.txt")  # others are replaced, not written to
+_FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", "wandb")
+_NAMES = ("config.yaml", "environment.json", "model.json", *LOGS, "sample.txt")
+
+
+def check_places(out: Path) -> None:
+    """Refuse links in a run's folder through which files elsewhere would be written, cut or removed."""
+    checkpoints, figures = (out / "checkpoints").glob("update-*"), (out / "figures").glob("*")
+    for folder in (*(out / name for name in _FOLDERS), *filter(Path.is_symlink, checkpoints)):
+        check_place(folder, folder=True)
+    for file in (*(out / name for name in _WRITTEN), *filter(Path.is_symlink, figures)):
+        check_place(file)
+
+
+def hash_files(out: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files that a finished run has, by name."""
+    paths = [*(out / name for name in _NAMES), *sorted((out / "model").glob("*"))]
+    return {path.relative_to(out).as_posix(): checksum(path) for path in paths if path.is_file()}
+
+
+def find_changed(out: Path, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Describe the files of a finished run that are not as its summary has recorded them, by name.
+
+    Summaries of earlier versions have recorded the hash of the weights alone.
+    """
+    now, changed = hash_files(out), "was changed after the end of the run (its checksum differs)"
+    if FILES not in summary:
+        weights = summary.get(MODEL_HASH)
+        if weights is None:
+            return {"summary.json": f"{out / 'summary.json'} must hold hashes of the run's files, got none"}
+        name = "model/model.safetensors"
+        return {name: f"{out / name} {changed}"} if now.get(name, weights) != weights else {}
+    then = dict(summary[FILES])
+    words = {
+        **dict.fromkeys(then.keys() - now.keys(), "is missing"),
+        **dict.fromkeys(now.keys() - then.keys(), "was added after the end of the run"),
+        **{name: changed for name in then.keys() & now.keys() if then[name] != now[name]},
+    }
+    return {name: f"{out / name} {words[name]}" for name in sorted(words)}

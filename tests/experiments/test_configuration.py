@@ -68,7 +68,7 @@ def test_every_file_has_no_ignored_options_and_makes_a_trainer():
 
 def test_options_of_these_tests_are_composed_as_by_hydra():
     for options in (
-        [*QUICK, "actor=uniform", "+model.overrides.second_level=null"],
+        [*QUICK, "actor=uniform", "model=pocket", "optim.lr=0.5", "+model.overrides.second_level=null"],
         ["estimator=local_flips", "baseline=none", "+baseline.options.a=1", "compare.systems=[bpe,learned]"],
         ["experiment=recall", "segmenter=gumbel", "segmenter.options.hidden=32", "optim=paper", "optim.lr=0.5"],
     ):
@@ -198,10 +198,10 @@ def test_options_that_cannot_be_trained_are_refused(monkeypatch):
 
 def test_a_rule_can_replace_the_policy_of_any_experiment():
     """The experiment's options of a policy are ignored; those that matter to a rule are not."""
-    given = ["actor=uniform", "loss.language_model=0.9", "loss.early_exit=0.3", "actor.rate=0.5", *QUICK, "model=tiny"]
-    single = ["compute.device=cpu", "compute.compile=false", "compute.micro_batches=1", "data.min_bytes=2"]
+    given = ["actor.name=uniform", "loss.language_model=0.9", "loss.early_exit=0.3", "actor.rate=0.5", *QUICK]
+    given += ["model.preset=tiny", "compute.device=cpu", "compute.compile=false", "compute.micro_batches=1"]
     for name in choices("experiment"):
-        config = configured(f"experiment={name}", *given, *single)
+        config = configured(f"experiment={name}", *given, "data.min_bytes=2")
         config.data.options, config.model.overrides, config.model.weights = {}, {}, None
         trainer, _ = make_trainer(config)
         assert set(trainer.loss.terms) == {"language_model", "early_exit"}, name

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from rltok_rl.experiments.commands import overrides
 from rltok_rl.experiments.commands.overrides import read_command_line
 from rltok_rl.experiments.commands.run_checks import check_policy, read_run_options
 from rltok_rl.experiments.studies import estimator_options  # noqa: F401  registers its schema
 
 from ..forked import run_forked
 from ..layout import ROOT
+from .configured import compose_once
 
 NO_RUN = "rate=hinge belongs to a policy that is learned, got actor=uniform"
 SWEEP = "out must name another folder for each run of --multirun,"
@@ -124,7 +126,8 @@ def test_good_command_lines_are_taken_as_hydra_takes_them(tmp_path):
     assert outs("--config-dir", "configs", "experiment=mine") == ["runs/mine"]
 
 
-def test_grids_have_as_many_runs_as_they_say_each_in_its_folder():
+def test_grids_have_as_many_runs_as_they_say_each_in_its_folder(monkeypatch):
+    monkeypatch.setattr(overrides, "compose", compose_once)
     for name, count in {"rate-sweep": 3, "estimator-grid": 6, "gamma-grid": 7}.items():
         folders = {config.out for config in read_run_options("train", [f"experiment={name}", "-m"]).configs}
         assert len(folders) == count, name
@@ -220,8 +223,9 @@ def commands_on(page: Path) -> list[str]:
     return [line.strip() for line in lines if "..." not in line and "[^" not in line]
 
 
-def test_commands_on_pages_can_be_typed():
+def test_commands_on_pages_can_be_typed(monkeypatch):
     """Composed and checked, not trained."""
+    monkeypatch.setattr(overrides, "compose", compose_once)
     lines = {page: commands_on(ROOT / page) for page in PAGES}
     assert all(lines.values())
     for line in dict.fromkeys(sum(lines.values(), [])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,8 +68,9 @@ def test_a_step_on_a_gpu_without_values(options, products, calls, written, monke
     assert step["calls"] < 1.05 * calls and step["written"] < 1.05 * written
 
 
-def test_a_timed_step():
+def test_a_timed_step(monkeypatch):
     """On the CPU, whose peak memory is not measured."""
+    monkeypatch.setattr(timing, "subprocess", SimpleNamespace(run=run_code))
     tiny = ["model=tiny", "data.num_steps=64", "compute.compile=false"]
     step = in_new_process(f"large.print_step(2, {tiny}, 'cpu')")
     assert step["seconds"] > 0 and step["flops"] > 1e6 and step["memory"] == step["kernels"] == step["busy"] == 0
@@ -80,6 +82,12 @@ def test_roofline_page():
 
 
 def test_a_failed_section_leaves_a_row_and_the_others_run(tmp_path, monkeypatch, capsys):
+    def start(command: list[str], **_) -> nullcontext[SimpleNamespace]:
+        done = run_code(command)
+        lines = [done.stdout, *done.stderr.splitlines(keepends=True)]
+        return nullcontext(SimpleNamespace(stdout=lines, returncode=done.returncode))
+
+    monkeypatch.setattr(bench, "subprocess", SimpleNamespace(Popen=start, PIPE=None, STDOUT=None))
     monkeypatch.setattr(bench, "SECTIONS", ("absent", "large"))
     assert bench.main(["--out", str(tmp_path)]) == 1
     out = capsys.readouterr()

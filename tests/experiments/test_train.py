@@ -6,8 +6,6 @@ import importlib.util
 import json
 import math
 import shlex
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -83,8 +81,7 @@ def test_relative_return_in_metrics(tmp_path):
 
 
 def test_command_runs(tmp_path):
-    command = [sys.executable, "-m", "rltok_rl.experiments.train", *QUICK, f"out={tmp_path}/run", "compute.threads=1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = run_forked("rltok_rl.experiments.train", *QUICK, f"out={tmp_path}/run", "compute.threads=1")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "no recipe; closest: ours, except " in done.stderr, "every run says which recipe it follows"
     assert "100%" in done.stderr and f"report: {tmp_path}/run/report.md" in done.stdout

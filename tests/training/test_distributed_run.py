@@ -29,7 +29,7 @@ from ..experiments.configured import QUICK, configured
 from ..forked import Forked
 from .processes import make
 
-UPDATES = 40
+UPDATES = 24
 OPTIONS = [*QUICK[1:], f"optim.total_bytes={UPDATES * 128}", "checkpoint_every=4", "compute.threads=1"]
 
 

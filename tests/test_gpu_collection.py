@@ -9,14 +9,16 @@ import sys
 
 import pytest
 
+from .forked import run_forked
 from .layout import ROOT
 
-COLLECT = """
+ARGUMENTS = ["-m", "gpu", "--collect-only", "-q", "-rs", "-p", "no:cacheprovider"]
+COLLECT = f"""
 import sys
 from tests import hiding
-hiding.hide(hiding.all_but(sys.argv[1:]) - {"rltok_rl"} if sys.argv[1:] else ())
+hiding.hide(hiding.all_but(sys.argv[1:]) - {{"rltok_rl"}})
 import pytest
-sys.exit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-rs", "-p", "no:cacheprovider"]))
+sys.exit(pytest.main({ARGUMENTS}))
 """
 TEST = re.compile(r"^tests/\S+\.py::.+$", flags=re.MULTILINE)
 NEED_MORE = ("tests/tools/", "tests/envs/", "tests/objectives/", "tests/training/")
@@ -25,8 +27,11 @@ NEED_MORE = ("tests/tools/", "tests/envs/", "tests/objectives/", "tests/training
 def collect(*only: str) -> tuple[set[str], str]:
     """GPU tests that a process finds in which no packages but these are installed, and its output; none is all."""
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", COLLECT, *only]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if only:
+        command = [sys.executable, "-c", COLLECT, *only]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    else:
+        done = run_forked("pytest", *ARGUMENTS, cwd=ROOT, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return set(TEST.findall(done.stdout)), done.stdout
 

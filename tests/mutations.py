@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from .layout import ROOT, ROOTS, modules
@@ -45,12 +46,23 @@ class Bug:
 
     def file(self, root: Path = ROOT) -> Path:
         """The source file that holds the code; raise ValueError unless it occurs exactly once."""
-        counts = {path: path.read_text().count(self.old) for _, path in modules(root)}
+        texts = _checkout() if root == ROOT else _texts(root)
+        counts = {path: text.count(self.old) for path, text in texts.items()}
         if sum(counts.values()) != 1:
             raise ValueError(
                 f"code of bug {self.name!r} must occur once in {list(ROOTS)}, got {sum(counts.values())}: {self.old!r}"
             )
         return max(counts, key=lambda path: counts[path])
+
+
+def _texts(root: Path) -> dict[Path, str]:
+    return {path: path.read_text() for _, path in modules(root)}
+
+
+@cache
+def _checkout() -> dict[Path, str]:
+    """Sources of the checkout, where no bug is planted."""
+    return _texts(ROOT)
 
 
 MISSED = "NOT FOUND"

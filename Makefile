@@ -122,15 +122,14 @@ $(VENV)/.ready-%: $(VENV)/.created
 	@touch $@
 else
 # With LOCKED=1, a new environment of what .ci/lock-EXTRA.txt lists, and nothing else. pip compares hashes of all that it
-# downloads, except torch and, with a CUDA build, CUDA's libraries (.ci/lock.py has the reason); all else that torch requires
-# is there by then. setuptools comes first: it builds what has no wheel, because pip would download another one, unhashed.
+# downloads, torch as its CPU build, which pip must find. setuptools comes first: it builds what has no wheel, because pip
+# would download another one, unhashed.
 # The last step reaches no index and no folder of wheels, so it fails if the extra requires what the lock lacks.
 $(VENV)/.ready-%: .ci/lock-%.txt pyproject.toml constraints-cpu.txt
 	@echo "installing rltok_rl[$*] into $(VENV), with the hashes of $<; this takes a minute or two"
 	$(PYTHON) -m venv --clear $(VENV)
 	grep '^setuptools==' $< | $(PIP) install --quiet --require-hashes --no-deps -r /dev/stdin
 	$(PIP) install --quiet --require-hashes --no-deps --no-build-isolation -r $<
-	$(PIP) install --quiet -c constraints-cpu.txt torch
 	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= $(PIP) install --quiet --no-index --no-build-isolation -e '.[$*]' \
 	    || { echo "if $< lacks a package that rltok_rl[$*] requires, write it again: make lock"; exit 1; }
 	@touch $@

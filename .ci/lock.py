@@ -18,12 +18,11 @@ import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("docs", "dev", "test")
-# torch is another wheel in every index (CPU, CUDA), and CUDA builds require CUDA's libraries and Triton. No list of
-# hashes is right for all of them: torch is installed under its version from constraints-cpu.txt instead.
-OF_A_BUILD_OF_TORCH = re.compile(r"torch|triton|(nvidia|cuda)-.*")
+OF_CUDA = re.compile(r"triton|(nvidia|cuda)-.*")
+"""Packages that CUDA builds of torch require."""
 HEADER = """\
-# Written by `make lock` for Python 3.11 on Linux x86_64; LOCKED=1 installs from it. torch is not in it: its wheel
-# differs between indexes (CPU, CUDA), so it has a version, in constraints-cpu.txt, and no hash. [{extra}] requires:
+# Written by `make lock` for Python 3.11 on Linux x86_64; LOCKED=1 installs from it, torch as PyTorch's CPU build.
+# [{extra}] requires:
 """
 
 
@@ -53,7 +52,9 @@ def resolve(extra: str) -> dict[str, tuple[str, str]]:
     packages = {}
     for item in json.loads(report)["install"]:
         name = normal(item["metadata"]["name"])
-        if name != "rltok-rl" and not OF_A_BUILD_OF_TORCH.fullmatch(name):
+        if OF_CUDA.fullmatch(name) or (name == "torch" and not item["metadata"]["version"].endswith("+cpu")):
+            sys.exit(f"locks hold the CPU build of torch, got {name}; pip must find that build before others")
+        if name != "rltok-rl":
             packages[name] = (item["metadata"]["version"], item["download_info"]["archive_info"]["hashes"]["sha256"])
     return packages
 

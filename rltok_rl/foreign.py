@@ -161,7 +161,8 @@ def read_config_file(path: Path) -> Any:
             config = OmegaConf.load(io.StringIO(text))  # a safe loader: plain values, no Python objects
             plain: Any = OmegaConf.to_container(config, resolve=False)
     except (ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split()):.300}") from None
+        reason = " ".join(str(error).split()).replace('in "<unicode string>", line', "at line")
+        raise ValueError(f"{path} cannot be read: {reason:.300}") from None
     if interpolated is not None:
         value, name = interpolated
         raise ValueError(f"{path} must hold plain values, got the interpolation {value!r:.200} {name:.200}; replace it")

@@ -11,6 +11,7 @@ import torch
 from rltok_rl.agents.segmenters.gumbel import Perceptron
 from rltok_rl.agents.segmenters.segmenter import (
     Evaluation,
+    GroupSize,
     Hidden,
     Rate,
     Reach,
@@ -71,7 +72,7 @@ class GroupedSegmenter(Segmenter):
         model: UNet,
         rate: Rate | None = None,
         block: Reach = 64,
-        group_size: int = 4,
+        group_size: GroupSize = 4,
         advantage: Advantage = "centred",
         detached: bool = True,
         evaluation: Evaluation = "sample",

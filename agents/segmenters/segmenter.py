@@ -22,6 +22,7 @@ Evaluation = Literal["sample", "round"]
 Hidden = Annotated[int, "[1, 1e6]"]
 Layers = Annotated[int, "[1, 10_000]"]
 Reach = Annotated[int, "[1, inf)"]
+GroupSize = Annotated[int, "[2, inf)"]
 Rate = Annotated[float, "(0, 1]"]
 Probability = Annotated[float, "(0, 1)"]
 """Hidden units, layers and bytes back: options of segmenters with their ranges."""

@@ -10,8 +10,10 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import SEGMENTERS
@@ -20,8 +22,11 @@ from rltok_rl.experiments.commands.schema import CONF, REQUIRED, Option, choices
 from rltok_rl.experiments.compare.systems import system_names
 from rltok_rl.experiments.recipes import as_typed
 from rltok_rl.experiments.runs import build
+from rltok_rl.experiments.runs.segmenters import TRAINED_WITH, TokenizerTraining
+from torchrl.objectives.utils import get_value_estimator_entry
 
 from rltok_rl.data import CORPORA
+from rltok_rl.functional.baselines import BASELINES, group_mean
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models import PRESETS, UNetConfig
@@ -50,6 +55,9 @@ ALLOWED: dict[str, list[str]] = {
     "compare.systems": system_names(),
 }
 """Words that an option takes, from where they are checked."""
+
+PLAIN = {"whole": "int", "number": "float", "switch": "bool"}
+"""Kinds of arguments that :func:`rltok_rl.functional.takes.takes` declares, as types."""
 
 HEAD = """\
 # Options of a training
@@ -82,6 +90,11 @@ def page() -> str:
         "More on some of them in [options of the model](../model-options.md) and [two levels](../two-levels.md).\n\n"
         + _rows("", list(_options(UNetConfig)))
     )
+    parts.append(
+        "## Options by name\n\nWhat `segmenter.options`, `estimator.options`, `baseline.options` and `rate.options` "
+        "may hold, by the segmenter, estimator or baseline (`segmenter=learned` takes `num_lags` of the model). Others "
+        "are refused, and so are values outside the range and numbers that are not finite.\n\n" + _named_options()
+    )
     return "\n".join(parts)
 
 
@@ -100,6 +113,58 @@ def _rows(prefix: str, found: list[Option]) -> str:
         limits = re.sub(r"^(\S+ \S+?)(,.*)?$", r" in `\1`\2", one.range)
         text += f"| `{prefix}{one.name}` | `{kind}`{limits} | {_default(one)} | {(said + words).strip()} |\n"
     return text
+
+
+def _named_options() -> str:
+    """The options of segmenters, estimators, baselines and rate controls, with their ranges."""
+    text = "| of | option | type | default |\n|---|---|---|---|\n"
+    for name, make in SEGMENTERS.items():
+        taken = {"bpe": TRAINED_WITH, "unigram": TRAINED_WITH[:3]}.get(name, ())
+        training = [(option, TokenizerTraining.__dataclass_fields__[option]) for option in taken]
+        for option, field in training:
+            kinds = [_kind_word(kind) for kind in get_args(get_type_hints(TokenizerTraining)[option])]
+            kinds[0] = _with_range(kinds[0], field.metadata.get("range"))
+            text += _named_row(f"segmenter={name}", option, ", or ".join(kinds), None)
+        function: Any = make.func if isinstance(make, partial) else make
+        text += _signature_rows(f"segmenter={name}", function, ("model", "tokenizer"), ())
+    for name, names in build.ESTIMATORS.items():
+        text += _signature_rows(f"estimator.name={name}", get_value_estimator_entry(name).cls, (), names)
+    for name, function in {"group_mean": group_mean, **BASELINES}.items():
+        for argument in getattr(function, "arguments", ()):
+            default = inspect.signature(function).parameters[argument.name].default
+            if not argument.kinds[0].is_tensor:
+                kind = _with_range(f"`{PLAIN[argument.kinds[0].name]}`", argument.kinds[0].range)
+                text += _named_row(f"baseline={name}", argument.name, kind, default)
+    text += _named_row("baseline=running_mean", "decay", _with_range("`float`", "[0, 1]"), 0.9)
+    return text + _signature_rows("rate", rate_loss.RateLoss, (), build.RATE_OPTIONS)
+
+
+def _signature_rows(of: str, function: Any, without: tuple[str, ...], names: tuple[str, ...]) -> str:
+    """The rows of a function's parameters, or of those with the given names."""
+    inner = function.__init__ if isinstance(function, type) else function
+    hints, text = get_type_hints(inner, include_extras=True), ""
+    for name, parameter in inspect.signature(function).parameters.items():
+        if (name in names) if names or not without else name not in without:
+            kinds = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else (hints[name],)
+            text += _named_row(of, name, ", or ".join(map(_kind_word, kinds)), parameter.default)
+    return text
+
+
+def _kind_word(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        return _with_range(f"`{kind.__origin__.__name__}`", kind.__metadata__[0])
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(kind))
+    return "null" if kind is NoneType else f"`{str(getattr(kind, '__name__', kind)).replace('typing.', '')}`"
+
+
+def _with_range(kind: str, range_: str | None) -> str:
+    return f"{kind} in `{range_}`" if range_ else kind
+
+
+def _named_row(of: str, option: str, kind: str, default: Any) -> str:
+    missing = default is inspect.Parameter.empty
+    return f"| `{of}` | `{option}` | {kind} | {'' if missing else f'`{as_typed(default)}`'} |\n"
 
 
 def _words(name: str, kind: str, said: str) -> str:

@@ -31,6 +31,7 @@ from rltok_rl.data.languages import TASKS, Language, Lexicon, Recall
 from rltok_rl.data.languages.suite_tasks import switched_source
 from rltok_rl.data.prepare import fingerprint
 from rltok_rl.data.windows import WindowSource
+from rltok_rl.ranges import check_number, check_options
 
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
 """Texts that come with Python."""
@@ -70,6 +71,8 @@ def read_texts(data: DataConfig, *, seed: int = 0, marks: int = 0) -> Texts:
     if data.source in LANGUAGES:
         options = dict(data.options)
         after = options.pop("after", None) if data.source == "switch" else None
+        check_number("data.options.after", after, "[1, inf)", whole=True, optional=True)
+        check_options("data.options", LANGUAGES[data.source], options, of=data.source)
         language = LANGUAGES[data.source](**options)
         if data.order != "random":
             raise ValueError(f"data.order must be 'random' for a language, which never ends, got {data.order!r}")

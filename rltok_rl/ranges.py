@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, is_dataclass
 from functools import cache, partial
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from rltok_rl.utils import did_you_mean
 
 
 class Range(NamedTuple):
@@ -159,6 +162,28 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], 
             words = ", or ".join(_kind_in_words(kind) for kind in kinds)
             kind_of_error = ValueError if any(get_origin(kind) is Literal for kind in kinds) else TypeError
             raise kind_of_error(f"{name} must be {words}, got {value!r:.60}")
+
+
+def check_options(
+    group: str,
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    allowed: Collection[str] | None = None,
+    of: str = "",
+) -> None:
+    """Require options by name that are among the ``allowed`` ones, by default all, and as the parameters are declared.
+
+    Example:
+        >>> check_options("data.options", lambda lag: lag, {"lga": 3}, of="lexicon")
+        Traceback (most recent call last):
+        ValueError: data.options of 'lexicon' must be among ['lag'], got 'lga'; did you mean 'lag'?
+    """
+    allowed = [*inspect.signature(function).parameters] if allowed is None else allowed
+    if wrong := next((option for option in options if option not in allowed), None):
+        name = f"{group} of {of!r}" if of else group
+        raise ValueError(f"{name} must be among {[*allowed]}, got {wrong!r}{did_you_mean(wrong, allowed)}")
+    check_arguments(function, options, f"{group}.")
 
 
 def _is_kind(value: Any, kind: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +44,7 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.objectives.segmented import SegmenterLoss
-from rltok_rl.ranges import check_arguments
+from rltok_rl.ranges import check_options
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.checkpoint import seed_everything
@@ -93,7 +93,8 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
     if is_import_path(estimator.name):
         return custom_estimator(config, model, process_group)
     made = get_value_estimator_entry(estimator.name).cls
-    _check_options("estimator", made, estimator.options, ESTIMATORS[estimator.name], of=estimator.name)
+    allowed = ESTIMATORS[estimator.name]
+    check_options("estimator.options", made, estimator.options, allowed=allowed, of=estimator.name)
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
     if estimator.name == "local_flips":
         if baseline.name != "none":
@@ -125,7 +126,7 @@ def make_loss(
             terms[name], coefficients[name] = SegmenterLoss(name, **together), coefficient
     elif config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
-        _check_options("rate", RateLoss, rate.options, RATE_OPTIONS)
+        check_options("rate.options", RateLoss, rate.options, allowed=RATE_OPTIONS)
         options = {"control": rate.control, "rows_per_mean": weights.rows_per_mean, **together, **rate.options}
         terms["rate"] = RateLoss(model.config.target_rate, **options)
         coefficients |= {"policy": weights.policy, "rate": rate.coefficient}
@@ -278,17 +279,6 @@ def _rates(config: TrainConfig) -> tuple[float, ...]:
     if len(rates) != 2:
         raise ValueError(f"actor.rates must be [low, high] with 0 < low <= high < 1, got {rates}")
     return tuple(rates)
-
-
-def _check_options(
-    group: str, made: Callable[..., Any], options: Mapping[str, Any], allowed: Sequence[str], *, of: str = ""
-) -> None:
-    """Require options of a group that are among the allowed ones and as the parameters of a class are declared."""
-    if wrong := next((option for option in options if option not in allowed), None):
-        name = f"{group}.options of {of!r}" if of else f"{group}.options"
-        hint = did_you_mean(wrong, allowed)
-        raise ValueError(f"{name} must be among {[*allowed]}, got {wrong!r}{hint}")
-    check_arguments(made, options, f"{group}.options.")
 
 
 def _check(name: str, value: str, allowed: Collection[str], *, custom: bool = False) -> None:

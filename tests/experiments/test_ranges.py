@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from rltok_rl.agents.segmenters import SEGMENTERS, make_segmenter, segmenter_maker
 from rltok_rl.experiments.compare.systems import check_training
-from rltok_rl.experiments.run_config import OptimConfig, TrainConfig
+from rltok_rl.experiments.run_config import DataConfig, OptimConfig, TrainConfig
 from rltok_rl.experiments.runs import run
 from rltok_rl.experiments.runs.segmenters import TRAINED_WITH, check_segmenter_options, segmenter_options
 from rltok_rl.experiments.runs.valid_options import check_options
+from rltok_rl.experiments.texts import LANGUAGES, read_texts
 
 from rltok_rl.models import UNet, UNetConfig, preset
 from rltok_rl.ranges import check_fields, declared, read_range
@@ -175,3 +176,17 @@ def test_wild_options_of_estimators_baselines_and_rates_are_refused_in_one_line(
             assert message is None or (option in message and repr(value)[:9] in message) or "among" in message, message
             refused += message is not None
     assert refused >= 12 * len(OPTIONS[named])
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_wild_options_of_a_language_are_refused_or_make_it(name):
+    refused, options = 0, [*inspect.signature(LANGUAGES[name]).parameters]
+    for option in options:
+        for value in (*WILD, *WRONG, "", {"a": 1}):
+            data = DataConfig(source=name, options={option: value})
+            message = outcome(lambda data=data: read_texts(data))
+            assert message is None or option in message, (option, value, message)
+            refused += message is not None
+    assert refused >= 12 * len(options)
+    message = outcome(lambda: read_texts(DataConfig(source=name, options={f"{options[0]}s": 1})))
+    assert message is not None and f"data.options of {name!r} must be among" in message and "did you mean" in message

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from rltok_rl.data.languages.boundary_language import Language, check_alphabets, find_pieces, log_until_impossible
 from rltok_rl.data.languages.words import WordTree, make_words
+from rltok_rl.ranges import is_number
 from rltok_rl.text import text_to_ids
 from rltok_rl.utils import check_count
 
@@ -53,21 +55,25 @@ class Lexicon(Language):
     def __init__(
         self,
         *,
-        num_words: int = 12,
+        num_words: Annotated[int, "[2, 4096]"] = 12,
         letters: str = "abcdefgh",
-        word_lengths: tuple[int, int] = (3, 4),
+        word_lengths: Sequence[int] = (3, 4),
         words: Sequence[str] | None = None,
-        exponent: float = 1.0,
-        lag: int = 4,
-        copy: float = 0.9,
-        lexicon_seed: int = 0,
-        window: int = 4,
+        exponent: Annotated[float, "[0, 100]"] = 1.0,
+        lag: Annotated[int, "[2, 1e6]"] = 4,
+        copy: Annotated[float, "[0, 1)"] = 0.9,
+        lexicon_seed: Annotated[int, "[0, inf)"] = 0,
+        window: Annotated[int, "[1, 1e6]"] = 4,
     ) -> None:
         super().__init__(window=window)
         if words is None:
             check_alphabets(letters=letters)
+            if len(word_lengths) != 2 or not all(is_number(length) for length in word_lengths):
+                raise ValueError(f"word_lengths must be (shortest, longest), got {word_lengths!r}")
             shortest, longest = word_lengths
             words = make_words(num_words, letters=letters, lengths=(shortest, longest), seed=lexicon_seed)
+        if not all(isinstance(word, str) for word in words):
+            raise TypeError(f"words must be strings, got {[*words]}")
         check_alphabets(words="".join(sorted(set("".join(words)))))
         if len(words) < 2:
             raise ValueError(f"words must be at least 2, got {list(words)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
@@ -44,11 +46,11 @@ class Recall(Automaton):
         *,
         values: str = "01234567",
         fillers: str = "abcd",
-        shortest_gap: int = 6,
-        mean_gap: float = 8.0,
+        shortest_gap: Annotated[int, "[0, 1e6]"] = 6,
+        mean_gap: Annotated[float, "(0, 1e6]"] = 8.0,
         gap_law: GapLaw = "memoryless",
         separator: str = "",
-        window: int = 4,
+        window: Annotated[int, "[1, 1e6]"] = 4,
     ) -> None:
         check_alphabets(marks=KEY + QUERY, values=values, fillers=fillers, separator=separator)
         if len(values) < 2:

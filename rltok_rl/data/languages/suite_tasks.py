@@ -10,7 +10,7 @@ import itertools
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -234,7 +234,7 @@ class Task:
     num_steps: tuple[int, int, int, int] = (128, 128, 128, 128)
     """Decisions per text of each grade."""
 
-    def language(self, grade: int = 1, *, window: int = 4) -> Automaton:
+    def language(self, grade: Annotated[int, "[1, 4]"] = 1, *, window: Annotated[int, "[1, 1e6]"] = 4) -> Automaton:
         """Make the language of a grade; ``window`` bytes reach the early exit."""
         return self.make(self.dial(grade), window=window)
 

@@ -97,10 +97,19 @@ def entropy_spikes(entropies: Tensor, lags: int = 2, *, margin: float = 0.0) -> 
         >>> entropy_spikes(torch.tensor([1.0, 2.0, 1.5, 1.8, 3.0])).int()
         tensor([1, 1, 0, 0, 1], dtype=torch.int32)
     """
-    out = torch.ones_like(entropies, dtype=torch.bool)
-    for lag in range(1, min(lags, entropies.shape[-1]) + 1):  # longer ones see no byte
-        out &= entropies > F.pad(entropies, (lag, 0), value=-math.inf)[..., : entropies.shape[-1]] + margin
-    return out
+    length = entropies.shape[-1]
+    lags = min(lags, length)  # longer ones see no byte
+    if lags == 0:
+        return torch.ones_like(entropies, dtype=torch.bool)
+
+    def later(x: Tensor, steps: int) -> Tensor:
+        return F.pad(x, (steps, 0), value=-math.inf)[..., :length]
+
+    highest, reach = later(entropies, 1), 1  # of the last 1, 2, 4 .. bytes before each
+    while reach < lags:
+        further = min(reach, lags - reach)
+        highest, reach = torch.maximum(highest, later(highest, further)), reach + further
+    return entropies > highest + margin
 
 
 @takes("entropies: float *B T")

@@ -9,6 +9,9 @@ from torch import Tensor
 from rltok_rl.functional.reduction import Group, Mask, readable, zero_masked
 from rltok_rl.functional.takes import takes
 
+MOST_REGRESSORS = 4096
+"""Regressors of :func:`control_variate`: a fit of F takes F^2 numbers and F^3 operations per fold."""
+
 
 @takes(
     "returns: float *B T",
@@ -33,8 +36,9 @@ def control_variate(
 
     Rows of returns [*B, T] are dealt into folds in turn (as many as rows: leave one out), and no row is judged by
     weights that it helped to fit. ``regressors`` z [*B, T, F] may be anything that the row's decisions from t on do not
-    influence: the text, also its future, the early exit's outputs, earlier boundaries. ``ridge`` above 0 admits
-    constant or collinear ones. A ``process_group`` fits on the rows of all its processes, without gradient.
+    influence: the text, also its future, the early exit's outputs, earlier boundaries. F is at most
+    :data:`MOST_REGRESSORS`. ``ridge`` above 0 admits constant or collinear regressors. A ``process_group`` fits on the
+    rows of all its processes, without gradient.
 
     Example:
         >>> x = torch.arange(8.0).view(4, 2)
@@ -42,6 +46,8 @@ def control_variate(
         tensor(True)
     """
     shape, width = (returns.shape[:-1].numel(), returns.shape[-1]), regressors.shape[-1]
+    if width > MOST_REGRESSORS:
+        raise ValueError(f"regressors must be at most {MOST_REGRESSORS} per step, got {width}")
     # In float64: products of regressors lose half of the digits.
     targets = zero_masked(returns, mask).double().reshape(shape)  # [n, T]
     real = torch.ones_like(targets) if mask is None else mask.reshape(shape).double()

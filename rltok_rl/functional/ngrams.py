@@ -27,10 +27,22 @@ def ngram_hash(byte_ids: Tensor, size: int, buckets: int) -> Tensor:
     if length < 0:
         raise ValueError(f"byte_ids must be at least size - 1 = {size - 1} long, got {byte_ids.shape[-1]}")
     byte_ids = byte_ids.long()  # of narrower integers, products would wrap around earlier
-    total = byte_ids.narrow(-1, 0, length)  # k = 0, the oldest byte
-    for k in range(1, size):
-        total = total + byte_ids.narrow(-1, k, length) * signed(PRIME**k)
-    return total.remainder(buckets)
+    # Hashes of the next 1, 2, 4 .. bytes make up those of any number of bytes, in log2 n steps.
+    hashes, width, done = byte_ids, 1, 0
+    total = byte_ids.narrow(-1, 0, 0)
+    while True:
+        if size & width:
+            part = hashes.narrow(-1, done, length)
+            total = part * _power(done) + total if done else part
+            done += width
+        if done == size:
+            return total.remainder(buckets)
+        hashes = hashes[..., :-width] + hashes[..., width:] * _power(width)
+        width *= 2
+
+
+def _power(exponent: int) -> int:
+    return signed(pow(PRIME, exponent, 2**64))
 
 
 def signed(number: int) -> int:

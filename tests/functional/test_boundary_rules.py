@@ -42,7 +42,7 @@ def test_spacebyte_by_hand():
     assert spacebyte(torch.tensor(list(text.encode()))).int().tolist() == expected
 
 
-@each(lags=[1, 2, 5])
+@each(lags=[1, 2, 3, 5, 8, 39, 40, 99])
 def test_spikes_equal_a_loop(lags):
     entropies = torch.randint(6, (3, 40)).double()  # with equal neighbours
     expected = [

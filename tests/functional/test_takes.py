@@ -7,6 +7,7 @@ import inspect
 import math
 import pkgutil
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ from rltok_rl.functional.routing import smooth
 from rltok_rl.functional.scripts import running_script
 from rltok_rl.functional.takes import takes
 
-from ..tools.fuzz_functions import call_once, functions, outcome, right_arguments
+from ..tools.fuzz_functions import SECONDS, call_once, functions, outcome, right_arguments, time_limit
 
 FUNCTIONS = functions()
 UNDECLARED = {
@@ -391,3 +392,26 @@ def test_functions_that_take_no_tensor_name_their_arguments_too():
         with pytest.raises(TypeError) as error:
             call()
         assert str(error.value) == message
+
+
+def refused(*cases: tuple[Callable[[], Any], str]) -> None:
+    """Each call raises an error with these words."""
+    for call, words in cases:
+        with pytest.raises((ValueError, TypeError)) as error:
+            call()
+            pytest.fail(f"no error: {words}")
+        assert words in str(error.value)
+
+
+def test_absurd_sizes_are_fast_or_refused():
+    """Within seconds of processor time; before, they took minutes."""
+    long, uniforms = torch.zeros(1, 300_001, dtype=torch.int64), torch.rand(1, 100_000)
+    with time_limit(SECONDS):
+        assert ngram_hash(long, 300_000, 100).tolist() == [[0, 0]]
+        assert entropy_spikes(uniforms, 100_000).sum() == (uniforms.cummax(-1).indices.diff() > 0).sum() + 1
+        refused(
+            (
+                lambda: control_variate(uniforms[:, :6].view(2, 3), uniforms[:, :1, None].expand(2, 3, 4097)),
+                "regressors must be at most 4096 per step, got 4097",
+            )
+        )

@@ -75,12 +75,25 @@ def check_number(name: str, value: Any, range: str, *, whole: bool = False, opti
     allowed, also = read_range(range), ", or None" if optional else ""
     right_kind = isinstance(value, Real) and not isinstance(value, bool)
     if not right_kind and not whole:
-        raise TypeError(f"{name} must be a number, got {value!r:.60}")
+        raise TypeError(f"{name} must be a number, got {shown(value)}")
     if not right_kind or (whole and not isinstance(value, Integral)) or value not in allowed:
-        raise ValueError(f"{name} must {allowed.words(whole)}{also}, got {value!r:.60}")
+        raise ValueError(f"{name} must {allowed.words(whole)}{also}, got {shown(value)}")
     if not is_number(value):
-        raise ValueError(f"{name} must be below 2^63 as an integer{also}, got {value!r:.60}")
+        raise ValueError(f"{name} must be below 2^63 as an integer{also}, got {shown(value)}")
     return int(value) if whole else value
+
+
+def shown(value: Any) -> str:
+    """Return the start of a value's representation, for errors.
+
+    Example:
+        >>> shown("x"), shown(10**5000)  # Python prints no integers of more than 4,300 digits
+        ("'x'", 'int of 16610 bits')
+    """
+    try:
+        return f"{value!r:.60}"
+    except ValueError:
+        return f"int of {value.bit_length()} bits" if isinstance(value, int) else f"{type(value).__name__}"
 
 
 def is_number(value: Any) -> bool:
@@ -123,16 +136,16 @@ def check_fields(options: Any, prefix: str = "") -> None:
         value, full = getattr(options, name), prefix + name
         if several:
             if value is not None and not isinstance(value, (list, tuple)):
-                raise TypeError(f"{full} must be a list of numbers, got {value!r}")
+                raise TypeError(f"{full} must be a list of numbers, got {shown(value)}")
             for item in value or ():
                 check_number(full, item, range_)
         elif range_:
             number = check_number(full, value, range_, whole=kind is int, optional=optional)
             object.__setattr__(options, name, number)
         elif kind is bool and not isinstance(value, bool):
-            raise TypeError(f"{full} must be True or False, got {value!r}")
+            raise TypeError(f"{full} must be True or False, got {shown(value)}")
         elif kind is not bool and value not in words:
-            raise ValueError(f"{full} must be one of {[*words]}, got {value!r}")
+            raise ValueError(f"{full} must be one of {[*words]}, got {shown(value)}")
     for name, inner in vars(options).items():
         if is_dataclass(inner):
             check_fields(inner, f"{prefix}{name}.")
@@ -161,7 +174,7 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], 
         if not any(_is_kind(value, kind) for kind in kinds):
             words = ", or ".join(_kind_in_words(kind) for kind in kinds)
             kind_of_error = ValueError if any(get_origin(kind) is Literal for kind in kinds) else TypeError
-            raise kind_of_error(f"{name} must be {words}, got {value!r:.60}")
+            raise kind_of_error(f"{name} must be {words}, got {shown(value)}")
 
 
 def check_options(

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from rltok_rl.functional.takes import readable, takes
 
+_MOST_BYTES = 2**24  # that torch.multinomial chooses from
+
 
 @takes("logits: float *B V+", "top_k: whole [1, inf)", "top_p: number (0, 1]")
 def filter_logits(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> Tensor:
@@ -48,6 +50,8 @@ def sample_bytes(
         raise ValueError(f"logits must be numbers with a finite maximum, got {largest[row].item()} in row {row}")
     if temperature == 0.0:
         return logits.argmax(-1)
+    if logits.shape[-1] > _MOST_BYTES:
+        raise ValueError(f"logits must be of at most {_MOST_BYTES} bytes, got {logits.shape[-1]}")
     # Relative to the largest, which stays 0 however cold it gets; a byte ruled out stays so however hot.
     relative = logits.float() - largest
     filtered = filter_logits(relative / min(max(temperature, 1e-30), 1e30), top_k=top_k, top_p=top_p)

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.returns import cut, reverse_scan
+from rltok_rl.functional.returns import check_gamma, cut, reverse_scan
 from rltok_rl.functional.takes import takes
 
 NUM_MOMENTS = 5
@@ -41,6 +41,7 @@ def return_sums(
         >>> {name: sums.tolist() for name, sums in return_sums(rewards, done, gamma=0.5).items()}
         {'reward': [[5.0, 3.0]], 'episode_return': [[1.0, 1.0]], 'return': [[5.0, 3.0]]}
     """
+    gamma = None if gamma is None else check_gamma(gamma)
     x, ones = rewards.double(), torch.ones_like(done)
     whole = done.flip(-1).cumsum(-1).flip(-1) > 0  # steps of episodes that end within the rollout
     parts = {"reward": (x, ones), "episode_return": (x * whole, done)}

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 
 import torch
 from torch import Tensor
 
 from rltok_rl.functional.reduction import Mask, wide, zero_masked
 from rltok_rl.functional.returns import check_gamma, check_rewards, cut, either, generalized_advantage, reverse_scan
-from rltok_rl.functional.takes import takes
+from rltok_rl.functional.takes import check_scalar, takes
+from rltok_rl.ranges import is_number, shown
 
 Clip = float | tuple[float, float]
 
@@ -36,7 +36,7 @@ def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, 
         >>> clipped_ratio(torch.tensor([0.0]), torch.tensor([-1.0]), torch.tensor([1.0]), 0.2)
         tensor([1.2000])
     """
-    low, high = clip_bounds(clip)
+    low, high = clip_bounds(clip, log_probs.device)
     log_ratios = log_probs - old_log_probs
     least, most = _log1p(-low), _log1p(high)
     # The lesser of the two products, clipped before the exponential: a ratio that overflows would have gradient NaN.
@@ -120,15 +120,26 @@ def vtrace(
     return advantages.to(dtype), zero_masked(values + excess, mask).to(dtype)
 
 
-def clip_bounds(clip: Clip) -> tuple[float, float]:
-    """Return ``clip`` as (low, high), checked."""
+def clip_bounds(clip: Clip, device: torch.device | None = None) -> tuple[float, float]:
+    """Return ``clip`` as (low, high), checked; tensors are on the CPU or on ``device``."""
     bounds = [*clip] if isinstance(clip, Sequence) else [clip, clip]  # files have lists
-    numbers = not any(isinstance(bound, Tensor) for bound in bounds)  # reading a loss's buffers would stall the device
-    right = len(bounds) == 2 and all(x.numel() == 1 if isinstance(x, Tensor) else isinstance(x, Real) for x in bounds)
+    right = len(bounds) == 2 and all(x.numel() == 1 if isinstance(x, Tensor) else is_number(x) for x in bounds)
     low, high = bounds if right else (math.nan, math.nan)
-    if not right or (numbers and (not 0.0 <= low <= 1.0 or not high >= 0.0)):
-        raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {clip}")
+    if not right or (_known(low, device) and not 0.0 <= low <= 1.0) or (_known(high, device) and not high >= 0.0):
+        raise ValueError(f"clip must be epsilon in [0, 1], or (low in [0, 1], high >= 0), got {shown(clip)}")
     return low, high
+
+
+def _known(bound: float | Tensor, device: torch.device | None) -> bool:
+    """Whether a bound can be compared: reading a loss's buffers on a device would stall it."""
+    if not isinstance(bound, Tensor):
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    check_scalar("clip", bound)
+    if not bound.is_cpu and device is not None and bound.device != device:
+        raise ValueError(f"clip must be on the CPU or on the device of log-probabilities, {device}, got {bound.device}")
+    return bound.is_cpu
 
 
 def _log1p(x: float | Tensor) -> float | Tensor:

@@ -45,7 +45,7 @@ def approximate_kl(log_ratios: Tensor, mask: Mask = None, *, process_group: Grou
 @takes("log_ratios: float *L", "mask: bool *L")
 def clip_fraction(log_ratios: Tensor, clip: Clip, mask: Mask = None, *, process_group: Group = None) -> Tensor:
     """Return the share of steps whose ratio is outside the clip range."""
-    low, high = clip_bounds(clip)
+    low, high = clip_bounds(clip, log_ratios.device)
     ratios = zero_masked(log_ratios, mask).exp()
     return masked_mean(((ratios < 1 - low) | (ratios > 1 + high)).to(ratios.dtype), mask, process_group=process_group)
 

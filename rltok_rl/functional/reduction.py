@@ -9,8 +9,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from rltok_rl.functional.takes import check_dense, takes
 from rltok_rl.functional.takes import readable as readable
-from rltok_rl.functional.takes import takes
+from rltok_rl.ranges import shown
 
 Mask: TypeAlias = Tensor | None
 """Bool with the shape of the values, True at steps that count; None counts all."""
@@ -36,13 +37,16 @@ def zero_masked(values: Tensor, mask: Mask) -> Tensor:
 def sum_and_count(
     values: Tensor, mask: Mask = None, *, dim: int | tuple[int, ...] | None = None, process_group: Group = None
 ) -> tuple[Tensor, Tensor]:
-    """Return sum and number of unmasked steps over ``dim`` (None: all), kept with size 1; at least float32.
+    """Return sum and number of unmasked steps over ``dim`` (None or (): all), kept with size 1; at least float32.
 
     Sums over a ``process_group`` carry no gradient.
     """
     dims = tuple(range(values.dim())) if dim is None else dim
-    if not all(-values.dim() <= place < values.dim() for place in ((dims,) if isinstance(dims, int) else dims)):
-        raise ValueError(f"dim must be dimensions of values {[*values.shape]}, got {dim}")
+    if dim is not None:
+        places = (dim,) if isinstance(dim, int) else dim
+        right = all(-values.dim() <= place < values.dim() for place in places)
+        if not right or len({place % values.dim() for place in places}) < len(places):
+            raise ValueError(f"dim must be different dimensions of values {[*values.shape]}, got {shown(dim)}")
     dtype = wide(values)
     total = zero_masked(values, mask).sum(dims, keepdim=True, dtype=dtype)
     if mask is None:
@@ -82,9 +86,24 @@ def row_groups(rows_per_mean: int, values: Tensor, *others: Mask) -> list[tuple[
     """
     if len(values) % rows_per_mean:
         raise ValueError(f"rows_per_mean must divide the rows [B, T], got {rows_per_mean} and {[*values.shape]}")
+    if not torch.compiler.is_compiling():
+        for other in others:
+            _check_other(other, values)
     parts = values.split(rows_per_mean)  # one without rows if there are none
     rest = ([None] * len(parts) if x is None else x.split(rows_per_mean) for x in others)
     return list(zip(parts, *rest, strict=True))
+
+
+def _check_other(other: Mask, values: Tensor) -> None:
+    """Require None or a tensor with the shape and the device of the values."""
+    if other is None:
+        return
+    check_dense("others", other, "real")
+    if other.shape != values.shape or other.device != values.device:
+        raise ValueError(
+            f"others must have the shape of values, {[*values.shape]}, on {values.device}, got {[*other.shape]} on "
+            f"{other.device}"
+        )
 
 
 @takes("values: real *L", "mask: bool *L")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rltok_rl.functional.reduction import Mask, readable, wide, zero_masked
-from rltok_rl.functional.takes import takes
+from rltok_rl.functional.takes import check_scalar, takes
 from rltok_rl.fused import scan, takes_kernels
 from rltok_rl.ranges import check_number
 
@@ -27,8 +27,8 @@ def check_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
     if not isinstance(gamma, (Tensor, int, float)):  # which a compiled graph tells apart
         gamma = check_number(name, gamma, "[0, 1]")
     if isinstance(gamma, Tensor):
-        if gamma.numel() != 1:
-            raise ValueError(f"{name} must be one number, got a tensor of shape {[*gamma.shape]}")
+        if not torch.compiler.is_compiling():
+            check_scalar(name, gamma)
         gamma = gamma.reshape(())
         if not readable(gamma):
             return gamma

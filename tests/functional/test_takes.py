@@ -17,7 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rltok_rl import functional
 from rltok_rl.functional.baselines import RunningMean, group_mean, no_baseline, per_rows, running_mean, z_score
-from rltok_rl.functional.boundary_rules import entropy_spikes, exact_count, select_exactly, threshold_for_rate
+from rltok_rl.functional.boundary_rules import (
+    entropy_spikes,
+    exact_count,
+    select_exactly,
+    threshold_for_rate,
+)
 from rltok_rl.functional.budget import draw_within_budget
 from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.decoding import filter_logits, sample_bytes
@@ -26,6 +31,7 @@ from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob_in_parts
 from rltok_rl.functional.ngrams import ngram_hash
 from rltok_rl.functional.policy import recent_boundaries, soft_cap
 from rltok_rl.functional.policy_gradient import clipped_ratio, importance_weighted, vtrace
+from rltok_rl.functional.policy_metrics import clip_fraction
 from rltok_rl.functional.rate import (
     Controller,
     check_target,
@@ -34,23 +40,32 @@ from rltok_rl.functional.rate import (
     hinge_loss,
     load_balance,
     logit_pressure,
+    priced_boundaries,
 )
 from rltok_rl.functional.reduction import row_groups, sum_and_count
-from rltok_rl.functional.returns import check_gamma, discounted_return, generalized_advantage, reverse_scan
+from rltok_rl.functional.returns import (
+    check_gamma,
+    cut,
+    discounted_return,
+    generalized_advantage,
+    reverse_scan,
+    td_lambda_return,
+)
 from rltok_rl.functional.rewards import broken_reward_laws, function_name
 from rltok_rl.functional.routing import smooth
 from rltok_rl.functional.scripts import running_script
 from rltok_rl.functional.takes import takes
 
-from ..tools.fuzz_functions import SECONDS, call_once, functions, outcome, right_arguments, time_limit
+from ..tools.fuzz_functions import SECONDS, call_once, functions, nested, outcome, right_arguments, time_limit
 
 FUNCTIONS = functions()
 UNDECLARED = {
     *("as_reward", "broken_reward_laws", "function_name", "reads_entropy"),  # take rewards, which are functions
     *("check_gamma", "check_rewards", "check_target", "check_targets", "check_terms", "clip_bounds"),  # are checks
+    *("check_dense", "check_finite", "check_result", "check_scalar"),
     *("precision", "wide", "readable", "signed", "takes", "check_call"),  # read a dtype, a device or a Python number
 }
-OTHERS = {"process_group", "generator", "state", "clip", "others"}
+OTHERS = {"state", "clip", "others"}
 """Parameters that functions check themselves."""
 HIDE_NAN = {
     "policy_metrics.clip_fraction": "a ratio that is NaN is not outside",
@@ -137,7 +152,7 @@ def test_checks_dispatch_no_operation():
     """So they wait for no device, and cost an update no kernel; NaN is looked for only where it would be lost."""
     for name, function in FUNCTIONS.items():
         arguments = right_arguments(function, random.Random(name))
-        if any(kind.name == "known" for argument in function.arguments for kind in argument.kinds):
+        if any(kind.name in ("known", "ids") for argument in function.arguments for kind in argument.kinds):
             continue
         counts = []
         for call in (function, function.__wrapped__):
@@ -401,6 +416,91 @@ def refused(*cases: tuple[Callable[[], Any], str]) -> None:
             call()
             pytest.fail(f"no error: {words}")
         assert words in str(error.value)
+
+
+def test_a_tensor_for_a_number_is_real_and_within_reach():
+    x, half, meta = torch.rand(2, 3), torch.tensor(0.5), torch.tensor(0.5, device="meta")
+    bits = x > 0.5
+    refused(
+        *(
+            (lambda f=f, value=value: f(value), words)
+            for name, f in (
+                ("gamma", lambda v: discounted_return(x, v)),
+                ("gamma", lambda v: return_sums(x, bits, gamma=v)),
+                ("lmbda", lambda v: td_lambda_return(x, x, x, 0.5, v)),
+                ("lmbda", lambda v: vtrace(x, x, x, x, 0.5, lmbda=v)),
+                ("decay", lambda v: reverse_scan(x, v)),
+                ("factor", lambda v: cut(v, bits, x)),
+            )
+            for value, words in (
+                (torch.tensor(1j), f"{name} must be a real number, got torch.complex64 [] on cpu"),
+                (torch.tensor(True), f"{name} must be a real number, got torch.bool [] on cpu"),
+                (nested(), f"{name} must be a"),
+                (meta, f"{name} must be on the CPU or on the device of "),
+            )
+        ),
+        (lambda: check_gamma(torch.tensor(1j)), "gamma must be a real number, got torch.complex64 [] on cpu"),
+        (lambda: return_sums(x, bits, gamma=half + 1), "gamma must lie in [0, 1], got 1.5"),
+        (lambda: priced_boundaries(x, meta), "price must be on the CPU or on the device of logits, cpu, got meta"),
+        (lambda: clip_fraction(x, (0.1, 10**400)), "clip must be epsilon in [0, 1], or"),
+        (lambda: clip_fraction(x, torch.tensor(1j)), "clip must be a real number, got torch.complex64 [] on cpu"),
+        (lambda: clip_fraction(x, torch.tensor(math.nan)), "clip must be epsilon in [0, 1], or"),
+        (lambda: clipped_ratio(x, x, x, (0.1, torch.tensor(-1.0))), "clip must be epsilon in [0, 1], or"),
+        (
+            lambda: clipped_ratio(x, x, x, meta),
+            "clip must be on the CPU or on the device of log-prob",
+        ),
+    )
+    assert torch.equal(discounted_return(x, half), discounted_return(x, 0.5))
+    assert discounted_return(x.to("meta"), half).is_meta and discounted_return(x.to("meta"), meta).is_meta
+
+
+def test_numbers_that_python_does_not_print_are_named():
+    x, long = torch.rand(2, 3), 10**5000
+    refused(
+        (lambda: soft_cap(x, long), "cap must be below 2^63 as an integer, got int of 16610 bits"),
+        (lambda: discounted_return(x, long), "gamma must lie in [0, 1], got int of 16610 bits"),
+        (lambda: clipped_ratio(x, x, x, (0.1, long)), "clip must be epsilon in [0, 1], or"),
+        (
+            lambda: sum_and_count(x, dim=long),
+            "dim must be different dimensions of values [2, 3], got int of",
+        ),
+        (lambda: z_score(x, eps=-long), "eps must be"),
+    )
+
+
+def test_groups_generators_dimensions_and_layouts_are_named():
+    x = torch.rand(4, 3)
+    grouped = [name for name, f in FUNCTIONS.items() if "process_group" in inspect.signature(f).parameters]
+    for name in grouped:
+        arguments = right_arguments(FUNCTIONS[name], random.Random(name)) | {"process_group": "x"}
+        refused((lambda a=arguments, n=name: FUNCTIONS[n](**a), "process_group must be a ProcessGroup, got 'x'"))
+    assert len(grouped) > 20
+    for name, function in FUNCTIONS.items():
+        arguments = right_arguments(function, random.Random(name))
+        for key in [key for key, value in arguments.items() if isinstance(value, Tensor)]:
+            refused((lambda a=arguments, k=key, f=function: f(**a | {k: nested()}), key))
+    refused(
+        (lambda: sample_bytes(x, generator="x"), "generator must be a torch.Generator, got 'x'"),
+        (
+            lambda: sample_bytes(x[:1, :1].expand(1, 2**24 + 1)),
+            "logits must be of at most 16777216 bytes, got 167",
+        ),
+        *(
+            (lambda dim=dim: sum_and_count(x, dim=dim), "dim must be different dimensions of values [4, 3], got")
+            for dim in ((0, 0), (-1, 1), (0, 2), 5, 10**400)
+        ),
+        (lambda: row_groups(2, x, x[0]), "others must have the shape of values, [4, 3], on cpu, got [3] on cpu"),
+        (
+            lambda: row_groups(2, x, x.to("meta")),
+            "others must have the shape of values, [4, 3], on cpu, got [4, 3]",
+        ),
+        (lambda: row_groups(2, x, None, "x"), "others must be a tensor of real numbers, got str"),
+        (lambda: row_groups(2, x, nested()), "others must be a dense tensor, got a nested one"),
+    )
+    assert all(torch.equal(*pair) for pair in zip(sum_and_count(x, dim=()), sum_and_count(x), strict=True))
+    first, second = (sample_bytes(x, generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(first, second)
 
 
 def test_absurd_sizes_are_fast_or_refused():

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 import torch
+from torch.distributed import ProcessGroup
 from torch.nn.functional import logsigmoid, pad
 
 from rltok_rl.functional.baselines import (
@@ -103,7 +104,7 @@ def test_means_per_rows_are_those_of_a_batch_for_each_group(baseline):
     assert torch.equal(function(returns, mask=mask, process_group=None), torch.cat(parts))
     assert as_baseline("none", rows_per_mean=3) is no_baseline and name_of(function) == baseline
     assert name_of(as_baseline("z_score", rows_per_mean=3, eps=0.5)) == "z_score"
-    elsewhere = object()  # a group of rows lies in one process, which asks no other
+    elsewhere = ProcessGroup(0, 1)  # a group of rows lies in one process, which asks no other
     assert torch.equal(function(returns, mask=mask, process_group=elsewhere), torch.cat(parts))
     grouped = [group_mean(returns, group_size=3, process_group=group) for group in (None, elsewhere)]
     assert torch.equal(*grouped)

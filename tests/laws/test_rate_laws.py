@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.distributed import ProcessGroup
 
 from rltok_rl.functional.rate import (
     RATE_CONTROLS,
@@ -119,7 +120,8 @@ def test_a_hinge_is_still_inside_its_band():
 def test_a_group_of_rows_asks_no_other_process():
     logits, boundaries = at_rate(0.3, shape=(4, 10))
     options = {"control": logit_pressure, "rows_per_mean": 2}
-    alone, among = (control_per_rows(logits, boundaries, 0.2, **options, process_group=g) for g in (None, object()))
+    groups = (None, ProcessGroup(0, 1))
+    alone, among = (control_per_rows(logits, boundaries, 0.2, **options, process_group=g) for g in groups)
     assert torch.equal(alone, among)
 
 

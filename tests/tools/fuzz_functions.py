@@ -3,7 +3,8 @@
     python -m tests.tools.fuzz_functions --calls 5000
 
 Arguments follow the declarations of each function (:func:`rltok_rl.functional.takes.takes`). Some calls get one of them
-wrong: another shape, dtype or device, NaN, infinity, a number out of range, or another type. Allowed are a result, and
+wrong: another shape, dtype, device or layout, NaN, infinity, a number out of range, a function with another result, or
+another type. Allowed are a result, and
 ValueError or TypeError with the name of a parameter, within seconds.
 """
 
@@ -17,6 +18,7 @@ import pkgutil
 import random
 import signal
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,11 +31,11 @@ from rltok_rl import functional
 from rltok_rl.functional.baselines import RunningMean
 from rltok_rl.functional.rate import Controller, logit_pressure
 from rltok_rl.functional.takes import Argument, ArgumentKind
-from rltok_rl.ranges import read_range
+from rltok_rl.ranges import read_range, shown
 
 SECONDS = 10
 """Time after which a call counts as hanging."""
-WILD_NUMBERS = (math.nan, math.inf, -math.inf, -1, 0, 0.5, 1e-300, 1e300, 3, 10**12, 2**64, 10**400)
+WILD_NUMBERS = (math.nan, math.inf, -math.inf, -1, 0, 0.5, 1e-300, 1e300, 3, 10**12, 2**64, 10**400, 10**5000)
 WILD_TYPES: tuple[Any, ...] = ("wild", None, [], True, {}, object(), 1j)
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64)
 
@@ -76,6 +78,8 @@ def _draw(argument: Argument, sizes: dict[str, Any], dice: random.Random) -> Any
         low = max(allowed.low, -4)
         high = min(allowed.high, low + 8)
         return dice.randint(int(low), int(high)) if kind.name == "whole" else dice.uniform(low, high) or 0.5 * high
+    if kind.name in ("group", "generator"):
+        return torch.Generator() if kind.name == "generator" else None
     if kind.name == "callable":
         return logit_pressure if argument.name == "control" else lambda x, **_: x
     return {"switch": True, "axes": -1, "text": "scan", "numbers": [1.0, 2.0, 1.0, 2.0, 4.0]}[kind.name]
@@ -115,6 +119,13 @@ def corrupt_argument(value: Any, dice: random.Random) -> Any:
     return dice.choice((*WILD_TYPES, 0.5))
 
 
+def nested() -> Tensor:
+    """A nested tensor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is a prototype
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
     """Raise TimeoutError in a block that takes longer, in seconds of processor time."""
@@ -152,10 +163,15 @@ def call_once(name: str, function: Any, seed: str) -> tuple[str, str]:
     arguments = right_arguments(function, dice)
     for wrong in dice.sample(sorted(arguments), min(len(arguments), dice.choice((0, 1, 1, 2)))):
         arguments[wrong] = corrupt_argument(arguments[wrong], dice)
-    shown = ", ".join(
-        f"{key}={f'{x.dtype} {[*x.shape]}' if isinstance(x, Tensor) else f'{x!r:.40}'}" for key, x in arguments.items()
-    )
+    shown = ", ".join(f"{key}={_shown(value)}" for key, value in arguments.items())
     return outcome(function, arguments), f"{name}({shown})"
+
+
+def _shown(value: Any) -> str:
+    """Dtype, shape and device of a tensor, or the start of another value."""
+    if not isinstance(value, Tensor) or value.is_nested:
+        return shown(value)
+    return f"{value.dtype} {[*value.shape]} {value.device}"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -399,7 +399,7 @@ _THIRD = {  # chosen later again, in the same way
             "(regressors if mask is None else regressors.masked_fill(~mask.unsqueeze(-1), 0.0)).double()",
             "regressors.double()",
         ),
-        ("per-rows-mask", "baseline(part, mask=real) for part, real", "baseline(part) for part, real"),
+        ("per-rows-mask", "baseline(x, mask=real), x, x.shape", "baseline(x), x, x.shape"),
     ),
     "laws/test_objective_laws": (
         ("ess-of-masked", 'kept.masked_fill(~mask, float("-inf"))', "kept.masked_fill(~mask, 0.0)"),

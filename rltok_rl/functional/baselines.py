@@ -7,6 +7,7 @@ of that shape, 0 where masked. n counts the real rows at a position; with ``proc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,12 +19,13 @@ from rltok_rl.functional.reduction import (
     Group,
     Mask,
     masked_mean,
+    readable,
     row_groups,
     sum_and_count,
     wide,
     zero_masked,
 )
-from rltok_rl.functional.takes import takes
+from rltok_rl.functional.takes import check_dense, check_finite, check_result, takes
 from rltok_rl.ranges import check_number
 from rltok_rl.renamed import RenamedKeys, renamed_names
 
@@ -139,7 +141,8 @@ def per_rows(
         >>> per_rows(torch.tensor([[1.0], [2.0], [10.0], [14.0]]), baseline=batch_mean, rows_per_mean=2).T
         tensor([[-0.5000,  0.5000, -2.0000,  2.0000]])
     """
-    return torch.cat([baseline(part, mask=real) for part, real in row_groups(rows_per_mean, returns, mask)])
+    parts = row_groups(rows_per_mean, returns, mask)
+    return torch.cat([check_result("baseline", baseline(x, mask=real), x, x.shape) for x, real in parts])
 
 
 class RunningMean(NamedTuple):
@@ -165,7 +168,8 @@ def running_mean(
         A_{t,b} = G_{t,b} - S_t / N_t,      then  S_t <- decay S_t + sum_b G_{t,b},      N_t <- decay N_t + n_t
 
     Returns advantages and the next state; ``RunningMean.empty(T)`` is the first. Sums and counts decay together, so the
-    start at 0 adds no bias (reinforcement comparison; Williams, 1992).
+    start at 0 adds no bias (reinforcement comparison; Williams, 1992). Returns at real steps must be finite, or the
+    memory would never be finite again.
 
     Example:
         >>> first, state = running_mean(torch.tensor([[4.0]]), RunningMean.empty(1))
@@ -176,6 +180,8 @@ def running_mean(
     if not isinstance(state, RunningMean):
         raise TypeError(f"state must be a RunningMean, got {type(state).__name__}")
     for part in state:
+        if not torch.compiler.is_compiling():
+            check_dense("state", part)
         if part.shape != returns.shape[-1:]:
             raise ValueError(f"state must hold the {returns.shape[-1]} positions of returns, got {[*part.shape]}")
         if part.device != returns.device:
@@ -185,7 +191,11 @@ def running_mean(
     rows = returns.detach().reshape(returns.shape[:-1].numel(), returns.shape[-1])
     row_mask = None if mask is None else mask.reshape(rows.shape)
     total, count = (x.squeeze(0) for x in sum_and_count(rows, row_mask, dim=0, process_group=process_group))
-    return advantages, RunningMean(decay * state.total + total, decay * state.count + count)
+    new = RunningMean(decay * state.total + total, decay * state.count + count)
+    if readable(new.total) and not math.isfinite(new.total.sum().item()):
+        check_finite("returns", zero_masked(returns.detach(), mask), " at real steps")
+        check_finite("state", torch.stack(list(state)))
+    return advantages, new
 
 
 def _centre(returns: Tensor, mask: Mask, process_group: Group, name: str) -> tuple[Tensor, Tensor]:

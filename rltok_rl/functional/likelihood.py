@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rltok_rl.functional.reduction import wide
-from rltok_rl.functional.takes import takes
+from rltok_rl.functional.takes import check_result, takes
 
 
 @takes("logits: float *B V+", "targets: int *B")
@@ -56,7 +56,8 @@ def byte_log_prob_in_parts(head: Callable[[Tensor], Tensor], states: Tensor, tar
     """
 
     def part(part_states: Tensor, part_targets: Tensor) -> Tensor:
-        return byte_log_prob(head(part_states), part_targets)
+        logits = check_result("head", head(part_states), part_states, [*part_targets.shape, "V"])
+        return byte_log_prob(logits, part_targets)
 
     # The backward pass of split builds one tensor; slices would build one each.
     parts = zip(states.reshape(-1, states.shape[-1]).split(chunk), targets.reshape(-1).split(chunk), strict=True)

@@ -20,10 +20,11 @@ from rltok_rl.functional.reduction import (
     Mask,
     loss_mean,
     masked_mean,
+    readable,
     row_groups,
     zero_masked,
 )
-from rltok_rl.functional.takes import takes
+from rltok_rl.functional.takes import check_finite, check_result, check_scalar, takes
 from rltok_rl.ranges import check_number
 
 
@@ -31,6 +32,20 @@ def check_target(target: float) -> float:
     """Require a rate strictly between 0 and 1."""
     check_number("target", target, "(0, 1)")
     return target
+
+
+def _check_targets(target: Tensor, mask: Mask) -> None:
+    """Require rates strictly between 0 and 1 at real steps, where they can be read."""
+    if not readable(target) or not target.numel():
+        return
+    low, high = target.aminmax()  # NaN if any is
+    if 0.0 < low.item() and high.item() < 1.0:
+        return
+    wrong = ~((target > 0) & (target < 1)) & (True if mask is None else mask)
+    places = wrong.nonzero().tolist()
+    if places:
+        value = target[tuple(places[0])].item()
+        raise ValueError(f"target must lie strictly between 0 and 1, got {value} at index {places[0]}")
 
 
 @takes("boundaries: real *L", "probs: float *L")
@@ -56,6 +71,7 @@ def logit_pressure(
         tensor(0.1904)
     """
     if isinstance(target, Tensor):
+        _check_targets(target, mask)
         error = zero_masked(_errors(logits, target, mask, process_group), mask)
         return loss_mean(logits * error, mask, process_group=process_group)
     mean_prob = masked_mean(logits.detach().sigmoid(), mask, process_group=process_group)
@@ -199,9 +215,12 @@ def control_per_rows(
     they have equally many.
     """
     targets = target if isinstance(target, Tensor) else None
+    if targets is not None:
+        _check_targets(targets, mask)
     losses = []
     for part, drawn, row_target, real in row_groups(rows_per_mean, logits, boundaries, targets, mask):
-        losses.append(control(part, drawn, target if row_target is None else row_target, mask=real))
+        loss = control(part, drawn, target if row_target is None else row_target, mask=real)
+        losses.append(check_result("control", loss, part, ()))
     return torch.stack(losses).mean()
 
 
@@ -226,13 +245,25 @@ def controller_update(
         I' = I + clip(e, -limit, limit),        c' = proportional e + integral I'
 
     The coefficient pushes towards fewer boundaries. Without a limit, a distant target would fill the integral and the
-    rate would overshoot. MrT5 (https://arxiv.org/abs/2410.20771) controls deletions in this way.
+    rate would overshoot. MrT5 (https://arxiv.org/abs/2410.20771) controls deletions in this way. The error and the
+    state must be finite, or no later state would be.
     """
     if not isinstance(state, Controller):
         raise TypeError(f"state must be a Controller, got {type(state).__name__}")
+    if not torch.compiler.is_compiling():
+        for part in state:
+            if not isinstance(part, Tensor):
+                raise TypeError(f"state must hold tensors, got {type(part).__name__}")
+            check_scalar("state", part)
+            if part.device != error.device and not part.is_cpu and not error.is_cpu:
+                raise ValueError(f"error and state must be on one device, got {error.device} and {part.device}")
     limit = limit if limit <= torch.finfo(error.dtype).max else math.inf  # clamp takes numbers of the dtype
     total = state.integral + error.clamp(-limit, limit)
-    return Controller(total, proportional * error + integral * total)
+    new = Controller(total, proportional * error + integral * total)
+    if readable(new.coefficient) and not math.isfinite(new.coefficient.item()):
+        check_finite("error", error)
+        check_finite("state", state.integral)
+    return new
 
 
 @takes("logits: float *L", "coefficient: float", "mask: bool *L")

@@ -469,6 +469,67 @@ def test_numbers_that_python_does_not_print_are_named():
     )
 
 
+def test_results_of_functions_are_checked():
+    x, bits, ids = torch.rand(4, 3), torch.rand(4, 3) > 0.5, torch.zeros(4, 3, dtype=torch.int64)
+    refused(
+        *(
+            (lambda f=f, result=result: f(lambda *_, **__: result), f"{words}, got {got}")
+            for f, words in (
+                (
+                    lambda b: per_rows(x, baseline=b, rows_per_mean=2),
+                    "baseline must return a floating-point tensor [2, 3] on cpu",
+                ),
+                (
+                    lambda c: control_per_rows(x, bits, 0.5, control=c, rows_per_mean=2),
+                    "control must return a floating-point tensor [] on cpu",
+                ),
+                (
+                    lambda h: byte_log_prob_in_parts(h, x[..., None], ids, 5),
+                    "head must return a floating-point tensor [5, V] on cpu",
+                ),
+            )
+            for result, got in (
+                (x[:1], "torch.float32 [1, 3] on cpu"),
+                (x[:2, 0].long(), "torch.int64 [2] on cpu"),
+                (x[0].to("meta"), "torch.float32 [3] on meta"),
+                (x.to_sparse(), "torch.sparse_coo torch.float32 [4, 3] on cpu"),
+                (nested(), "a nested tensor"),
+                ("x", "str"),
+            )
+        ),
+        (lambda: byte_log_prob_in_parts(lambda s: s[:, :0], x[..., None], ids, 5), "head must return"),
+    )
+
+
+def test_memories_stay_finite():
+    x, wrong, memory = torch.rand(2, 3), torch.rand(2, 3), RunningMean.empty(3)
+    wrong[1, 2] = math.nan
+    mask, gains = ~wrong.isnan(), {"proportional": 1.0, "integral": 1.0}
+    nan, empty, number = torch.tensor(math.nan), Controller.empty(), torch.tensor(0.1)
+    refused(
+        (lambda: running_mean(wrong, memory), "returns must be finite at real steps, got nan at index [1, 2]"),
+        (lambda: running_mean(x / 0, memory), "returns must be finite at real steps, got inf at index [0, 0]"),
+        (
+            lambda: running_mean(x, memory._replace(total=x[0] * math.nan)),
+            "state must be finite, got nan",
+        ),
+        (
+            lambda: running_mean(x, memory._replace(count=x[0].long())),
+            "state must be a floating-point tensor, got",
+        ),
+        (lambda: running_mean(x, memory._replace(count="x")), "state must be a floating-point tensor, got str"),
+        (lambda: controller_update(empty, nan, **gains), "error must be finite, got nan"),
+        (lambda: controller_update(empty, -1 / (0 * number), **gains), "error must be finite, got -inf"),
+        (lambda: controller_update(Controller(nan, number), number, **gains), "state must be finite, got nan"),
+        (lambda: controller_update(Controller("x", number), number, **gains), "state must hold tensors, got str"),
+        (lambda: controller_update(Controller(1j * number, number), number, **gains), "state must be a real number"),
+    )
+    _, after = running_mean(wrong, memory, mask=mask)
+    assert all(part.isfinite().all() for part in after)
+    large = torch.full((2, 1), torch.finfo(torch.float32).max)  # whose sum is not finite
+    assert running_mean(large, RunningMean.empty(1))[1].total.isinf().all()
+
+
 def test_groups_generators_dimensions_and_layouts_are_named():
     x = torch.rand(4, 3)
     grouped = [name for name, f in FUNCTIONS.items() if "process_group" in inspect.signature(f).parameters]

@@ -65,9 +65,16 @@ def _select(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, bloc
     return boundary, drawn + boundary.to(drawn.dtype)
 
 
-@takes("byte_ids: int *L")
+@takes("byte_ids: ids *L")
 def spacelike(byte_ids: Tensor) -> Tensor:
-    """Mark all bytes but ASCII letters, digits, and continuation bytes of UTF-8 (https://arxiv.org/abs/2404.14408)."""
+    """Mark all bytes but ASCII letters, digits, and continuation bytes of UTF-8 (https://arxiv.org/abs/2404.14408).
+
+    Special ids, from 256 on, are marked too.
+    """
+    return _spacelike(byte_ids)
+
+
+def _spacelike(byte_ids: Tensor) -> Tensor:
     wide = byte_ids.long()
     digit = (wide >= 0x30) & (wide <= 0x39)
     letter = ((wide | 0x20) >= 0x61) & ((wide | 0x20) <= 0x7A) & (wide < 0x80)
@@ -75,7 +82,7 @@ def spacelike(byte_ids: Tensor) -> Tensor:
     return ~(digit | letter | later)
 
 
-@takes("byte_ids: int *B T")
+@takes("byte_ids: ids *B T")
 def spacebyte(byte_ids: Tensor) -> Tensor:
     """Draw a boundary at every spacelike byte after one that is not: ``[s(x_t), not s(x_{t-1})]``.
 
@@ -83,7 +90,7 @@ def spacebyte(byte_ids: Tensor) -> Tensor:
         >>> spacebyte(torch.tensor(list(b"to be, or"))).int()
         tensor([0, 0, 1, 0, 0, 1, 0, 0, 0], dtype=torch.int32)
     """
-    here = spacelike(byte_ids)
+    here = _spacelike(byte_ids)
     return here & ~F.pad(here[..., :-1], (1, 0))
 
 

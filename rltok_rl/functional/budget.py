@@ -21,18 +21,20 @@ FORCED = 1e9
 """Logit of a decision that the count makes: its sigmoid is exactly 1 or 0, whatever the policy."""
 
 
-@takes("boundaries: real *B T", "rate: number [0, 1]", "block: whole [1, inf)")
+@takes("boundaries: decisions *B T", "rate: number [0, 1]", "block: whole [1, inf)")
 def budget_offsets(boundaries: Tensor, rate: float, block: int) -> Tensor:
     """Compute the offsets [*B, T] that the count adds to the policy's logits, for whole boundary strings; float64.
 
         o_t = logit(m_t / n_t),        +-FORCED where it is infinite, and +FORCED at the first byte
+
+    Any number but 0 is a boundary.
 
     Example:
         >>> budget_offsets(torch.tensor([1, 0, 0, 1]), 0.5, 4).sigmoid()
         tensor([1.0000, 0.3333, 0.5000, 1.0000], dtype=torch.float64)
     """
     position = torch.arange(boundaries.shape[-1], device=boundaries.device)
-    counts = boundaries.long()
+    counts = boundaries.bool().long()
     before = counts.cumsum(-1) - counts  # of the whole text
     return _offset(before - before[..., position - position % block], position, rate, block)
 
@@ -82,7 +84,10 @@ def _draw(
     return boundary, drawn + boundary.long(), offset
 
 
-@takes("logits: float *L", "boundaries: real *L")
+@takes("logits: float *L", "boundaries: decisions *L")
 def string_log_prob(logits: Tensor, boundaries: Tensor) -> Tensor:
-    """Compute the log-probability of each decision from logits with offsets, 0 where the count leaves no choice."""
+    """Compute the log-probability of each decision from logits with offsets, 0 where the count leaves no choice.
+
+    Any number but 0 is a boundary.
+    """
     return F.logsigmoid(torch.where(boundaries.bool(), logits, -logits))

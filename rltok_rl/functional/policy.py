@@ -79,12 +79,12 @@ def recent_boundaries(boundaries: Tensor, num_lags: int) -> Tensor:
     return windows.flip(-1)
 
 
-@takes("logits: float *L", "boundaries: real *L", "forced: bool *L")
+@takes("logits: float *L", "boundaries: decisions *L", "forced: bool *L")
 def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Mask = None) -> Tensor:
     """Compute the log-probability of each decision, ``log pi(a_t) = a_t log p_t + (1 - a_t) log (1 - p_t)``.
 
     ``forced`` [*L] marks decisions that were not the policy's: 0, without gradient. If the sampler got -1, 0 and 1,
-    that is ``forced >= 0``.
+    that is ``forced >= 0``. Any number but 0 is a boundary.
 
     Example:
         >>> boundary_log_prob(torch.zeros(2), torch.tensor([0, 1])).exp()

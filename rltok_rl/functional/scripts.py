@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rltok_rl.functional.takes import takes
+from rltok_rl.functional.takes import readable, takes
 from rltok_rl.renamed import renamed_names
 
 SCRIPTS = ("other", "latin", "devanagari", "cyrillic")
@@ -35,7 +35,7 @@ _RANGES = {  # first and last code points
 }
 
 
-@takes("byte_ids: int *B T")
+@takes("byte_ids: ids *B T")
 def script_at(byte_ids: Tensor) -> Tensor:
     """Return the script [*B, T] of the character that ends at each byte, as a place in :data:`SCRIPTS`.
 
@@ -45,6 +45,10 @@ def script_at(byte_ids: Tensor) -> Tensor:
         >>> script_at(torch.tensor(list("a, я".encode()))).tolist()
         [1, -1, -1, -1, 3]
     """
+    return _script_at(byte_ids)
+
+
+def _script_at(byte_ids: Tensor) -> Tensor:
     starts, names = _table()
     point = _code_points(byte_ids)
     place = torch.bucketize(point.clamp(min=0), starts.to(point.device, non_blocking=True), right=True) - 1
@@ -54,6 +58,15 @@ def script_at(byte_ids: Tensor) -> Tensor:
 @takes("scripts: int *B T", "before: int *B")
 def running_script(scripts: Tensor, before: Tensor | None = None) -> Tensor:
     """Fill each -1 with the last script before it; ``before`` [*B] is that of the text before (None: ``"other"``)."""
+    for name, numbers, least in (("scripts", scripts, _NONE), ("before", before, 0)):
+        if numbers is not None and readable(numbers) and numbers.numel():
+            low, high = (int(x) for x in numbers.aminmax())
+            if low < least or high >= len(SCRIPTS):
+                raise ValueError(f"{name} must lie in {least}..{len(SCRIPTS) - 1}, got values from {low} to {high}")
+    return _filled(scripts, before)
+
+
+def _filled(scripts: Tensor, before: Tensor | None) -> Tensor:
     first = torch.zeros_like(scripts[..., :1]) if before is None else before.unsqueeze(-1)
     known = torch.cat((first, scripts), -1)  # [*B, 1 + T]
     places = torch.arange(known.shape[-1], device=known.device).expand_as(known)
@@ -61,10 +74,10 @@ def running_script(scripts: Tensor, before: Tensor | None = None) -> Tensor:
     return known.gather(-1, last)[..., 1:]
 
 
-@takes("byte_ids: int *B T")
+@takes("byte_ids: ids *B T")
 def scripts_of(byte_ids: Tensor) -> Tensor:
     """Return the script of each byte [*B, T], as a place in :data:`SCRIPTS`."""
-    return running_script(script_at(byte_ids))
+    return _filled(_script_at(byte_ids), None)
 
 
 __getattr__ = renamed_names(globals(), {"script_told": "script_at"})

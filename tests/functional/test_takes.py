@@ -21,15 +21,17 @@ from rltok_rl.functional.boundary_rules import (
     entropy_spikes,
     exact_count,
     select_exactly,
+    spacebyte,
+    spacelike,
     threshold_for_rate,
 )
-from rltok_rl.functional.budget import draw_within_budget
+from rltok_rl.functional.budget import budget_offsets, draw_within_budget, string_log_prob
 from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.decoding import filter_logits, sample_bytes
 from rltok_rl.functional.episodes import ratio_with_error, return_sums
 from rltok_rl.functional.likelihood import bits_per_byte, byte_log_prob_in_parts
 from rltok_rl.functional.ngrams import ngram_hash
-from rltok_rl.functional.policy import recent_boundaries, soft_cap
+from rltok_rl.functional.policy import boundary_log_prob, recent_boundaries, soft_cap
 from rltok_rl.functional.policy_gradient import clipped_ratio, importance_weighted, vtrace
 from rltok_rl.functional.policy_metrics import clip_fraction
 from rltok_rl.functional.rate import (
@@ -53,7 +55,7 @@ from rltok_rl.functional.returns import (
 )
 from rltok_rl.functional.rewards import broken_reward_laws, function_name
 from rltok_rl.functional.routing import smooth
-from rltok_rl.functional.scripts import running_script
+from rltok_rl.functional.scripts import running_script, script_at, scripts_of
 from rltok_rl.functional.takes import takes
 
 from ..tools.fuzz_functions import SECONDS, call_once, functions, nested, outcome, right_arguments, time_limit
@@ -498,6 +500,45 @@ def test_results_of_functions_are_checked():
             )
         ),
         (lambda: byte_log_prob_in_parts(lambda s: s[:, :0], x[..., None], ids, 5), "head must return"),
+    )
+
+
+def test_targets_boundaries_and_bytes_have_possible_values():
+    x, nan, ids = torch.rand(3), torch.tensor([2.0, -1.0, math.nan]), torch.tensor([[97, -5]])
+    bits, rows = x > 0.5, torch.rand(4, 3)
+    grouped = {"control": logit_pressure, "rows_per_mean": 2}
+    for wrong in (5.0, 0.0, 1.0, math.nan, -math.inf):
+        target = torch.tensor([0.5, wrong, 0.2])
+        words = f"target must lie strictly between 0 and 1, got {wrong} at index "
+        refused(
+            (lambda t=target: logit_pressure(x, bits, t), f"{words}[1]"),
+            (lambda t=target: control_per_rows(rows, rows > 0.5, t.expand(4, 3), **grouped), f"{words}[0, 1]"),
+        )
+        real = torch.tensor([True, False, True])
+        assert logit_pressure(x, bits, target, mask=real).isfinite()  # the wrong one is padding
+    for dtype in (torch.float32, torch.float64):
+        values, named = nan.to(dtype), "boundaries must hold numbers, got nan at index [2]"
+        refused(
+            (lambda v=values: boundary_log_prob(x, v), named),
+            (lambda v=values: string_log_prob(x, v), named),
+            (lambda v=values: budget_offsets(v, 0.5, 2), named),
+        )
+    fractions = torch.tensor([0.5, -2.0, 0.0])
+    for function in (
+        lambda a: boundary_log_prob(x, a),
+        lambda a: string_log_prob(x, a),
+        lambda a: budget_offsets(a, 0.5, 3),
+    ):
+        assert torch.equal(function(fractions), function(fractions.bool()))
+    for function in (spacelike, spacebyte, script_at, scripts_of):
+        refused((lambda f=function: f(ids), "byte_ids must be at least 0, got -5 at index [0, 1]"))
+        assert function(ids.abs() + 10**6).shape == ids.shape and function(ids[:, :0]).numel() == 0
+    refused(
+        (
+            lambda: running_script(torch.tensor([[-5, 10**6]])),
+            "scripts must lie in -1..3, got values from -5 to 1000",
+        ),
+        (lambda: running_script(ids[0].clamp(-1, 3), ids[0, 1]), "before must lie in 0..3, got values from -5 to -5"),
     )
 
 

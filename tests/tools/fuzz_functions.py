@@ -37,6 +37,9 @@ SECONDS = 10
 """Time after which a call counts as hanging."""
 WILD_NUMBERS = (math.nan, math.inf, -math.inf, -1, 0, 0.5, 1e-300, 1e300, 3, 10**12, 2**64, 10**400, 10**5000)
 WILD_TYPES: tuple[Any, ...] = ("wild", None, [], True, {}, object(), 1j)
+WILD_SCALARS = (1j, True, math.nan, -0.5, 0.5)
+"""Numbers that become tensors; one of them is on the meta device."""
+WILD_AXES = ((0, 0), (-1, 0), (0, 1), (9,), (), (10**400,), (0, True), ("0",))
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64)
 
 
@@ -99,9 +102,17 @@ def draw_tensor(kind: ArgumentKind, sizes: dict[str, Any], dice: random.Random) 
 
 def corrupt_argument(value: Any, dice: random.Random) -> Any:
     """Return a wild value in the place of a right one."""
+    if isinstance(value, tuple) and hasattr(value, "_fields") and dice.random() < 0.7:  # a state
+        place = dice.choice(value._fields)
+        return value._replace(**{place: corrupt_argument(getattr(value, place), dice)})
+    if inspect.isroutine(value) and dice.random() < 0.7:
+        return _wrong_result(value, dice)
     if not isinstance(value, Tensor):
-        return dice.choice((*WILD_NUMBERS, *WILD_TYPES, torch.ones(2), torch.tensor(math.nan)))
-    wild = dice.randrange(8)
+        scalars = [torch.tensor(number) for number in WILD_SCALARS]
+        wild_tensors = (torch.ones(2), torch.tensor([[0.5]]), torch.tensor(0.5, device="meta"), nested(), *scalars)
+        several = ((0.1, 10**400), (torch.tensor(1j), 0.2), torch.Generator())
+        return dice.choice((*WILD_NUMBERS, *WILD_TYPES, *wild_tensors, *WILD_AXES, *several))
+    wild = dice.randrange(9)
     if wild == 0:
         return value[None].expand(2, *value.shape)
     if wild == 1:
@@ -116,6 +127,8 @@ def corrupt_argument(value: Any, dice: random.Random) -> Any:
         return value.masked_fill(value < 0.5, dice.choice((math.nan, math.inf, -math.inf, 1e30)))
     if wild == 6 and value.dtype == torch.int64:
         return value * dice.choice((-1, 255, 256, 2**40))
+    if wild == 7:
+        return nested() if dice.random() < 0.5 else value.to_sparse()
     return dice.choice((*WILD_TYPES, 0.5))
 
 
@@ -124,6 +137,18 @@ def nested() -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is a prototype
         return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+def _wrong_result(function: Callable[..., Any], dice: random.Random) -> Callable[..., Any]:
+    """A function that changes the results of another."""
+    changes: tuple[Callable[[Any], Any], ...] = (
+        *(lambda x: x[None], lambda x: x.expand(2, *x.shape), lambda x: x[:0] if x.dim() else x[None][:0]),
+        *(lambda x: x.long(), lambda x: x.to(torch.complex64), lambda x: x.to("meta"), lambda x: x.to_sparse()),
+        *(lambda x: x * math.nan, lambda x: (x, x), lambda _: "wild", lambda _: None, lambda _: 0.5),
+        lambda _: nested(),
+    )
+    change = dice.choice(changes)
+    return lambda *args, **kwargs: change(function(*args, **kwargs))
 
 
 @contextmanager

@@ -613,7 +613,7 @@ def test_absurd_sizes_are_fast_or_refused():
         assert entropy_spikes(uniforms, 100_000).sum() == (uniforms.cummax(-1).indices.diff() > 0).sum() + 1
         refused(
             (
-                lambda: control_variate(uniforms[:, :6].view(2, 3), uniforms[:, :1, None].expand(2, 3, 4097)),
-                "regressors must be at most 4096 per step, got 4097",
+                lambda: control_variate(uniforms[:, :6].view(2, 3), uniforms[:, :1, None].expand(2, 3, 2049)),
+                "regressors must be at most 2048 per step, got 2049",
             )
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import help as option_help
 from rltok_rl.experiments.commands.option_errors import option_words
@@ -31,6 +32,7 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.run import run as training_run
 from rltok_rl.experiments.runs.valid_options import check_options, read_device
 
+from rltok_rl.objectives.base import MissingEntryError
 from rltok_rl.ranges import check_fields
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError
@@ -73,8 +75,10 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
     absent = missing_folders(Path(config.out))
     try:
         summary = run(config, command, processes)
-    except (ValueError, TypeError, OSError, ImportError, CheckpointError, TrainingFailed) as error:
-        if "HYDRA_FULL_ERROR" in os.environ:
+    except (ValueError, TypeError, OSError, ImportError, MissingEntryError, MemoryError, RuntimeError) as error:
+        of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+        crashed = isinstance(error, RuntimeError) and not isinstance(error, (CheckpointError, TrainingFailed))
+        if "HYDRA_FULL_ERROR" in os.environ or (crashed and not of_memory):
             raise
         # The system names a file that it cannot open, but not one that it cannot write to.
         nameless = isinstance(error, OSError) and error.errno is not None and error.filename is None
@@ -82,6 +86,8 @@ def _run_or_refuse(config: TrainConfig, command: str, processes: Processes) -> N
             remove_empty(absent)
             if not isinstance(error, TrainingFailed):
                 remove_sweep()
+        if of_memory:
+            raise Refused("rltok train: not enough memory for this model and these batches; lower a size") from None
         raise Refused(f"rltok train: {_named(error)}{f', writing to {config.out}' if nameless else ''}") from None
     if "stopped" in summary and processes.group is None:  # torchrun takes a status for a crash
         sys.exit(128 + summary["stopped"])

@@ -66,6 +66,9 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
         OmegaConf.load(CONF / "segmenter" / f"{system if variant is None else 'learned'}.yaml")
     )
     file.pop("defaults", None)
+    for where, held in ((f"options.{system}", config.compare.options.get(system, {})), (f"variants.{system}", variant)):
+        if held is not None and not isinstance(held, Mapping):
+            raise ValueError(f"compare.{where} must hold options by name, got {held!r}")
     options = {**file.pop("options", {}), **config.compare.options.get(system, {})}
     changed: dict[str, Any] = {
         "segmenter": SegmenterConfig(**file, options=options, stage_factors=config.segmenter.stage_factors),

@@ -43,6 +43,7 @@ from rltok_rl.objectives import (
     SecondLevelLoss,
     make_estimator,
 )
+from rltok_rl.objectives.rate_loss import CONTROLLERS
 from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.ranges import check_options
 from rltok_rl.renamed import renamed_word
@@ -127,6 +128,9 @@ def make_loss(
     elif config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
         check_options("rate.options", RateLoss, rate.options, allowed=RATE_OPTIONS)
+        gain = next((name for name in ("proportional", "integral") if rate.options.get(name) is not None), None)
+        if gain is not None and rate.control not in CONTROLLERS:
+            raise ValueError(f"rate.options.{gain} belongs to {[*CONTROLLERS]}, got rate.control={rate.control!r}")
         options = {"control": rate.control, "rows_per_mean": weights.rows_per_mean, **together, **rate.options}
         terms["rate"] = RateLoss(model.config.target_rate, **options)
         coefficients |= {"policy": weights.policy, "rate": rate.coefficient}
@@ -165,7 +169,10 @@ def make_model(config: TrainConfig, device: torch.device) -> UNet:
     overrides = model_overrides(config)
     model = UNet(model_config(config))
     if config.model.weights is not None:
-        begin_with(model, config.model.weights, replaced=overrides)
+        try:
+            begin_with(model, config.model.weights, replaced=overrides)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"model.weights={config.model.weights}: {error}") from None
     return model.to(device)
 
 

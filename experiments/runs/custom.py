@@ -25,7 +25,10 @@ def custom_estimator(config: TrainConfig, model: UNet, process_group: Any = None
     make = import_path("estimator.name", name)
     if not callable(make):
         raise TypeError(f"estimator.name must name a class of estimators, or a function that makes one, got {name!r}")
-    parameters = inspect.signature(make).parameters
+    try:
+        parameters = inspect.signature(make).parameters
+    except ValueError:  # of functions in C
+        raise TypeError(f"estimator.name must name a class or function of Python, got {name!r}") from None
     any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if not ("gamma" in parameters or any_name):
         raise TypeError(f"{name} must take gamma, which estimator.gamma is, as its {inspect.signature(make)} does not")
@@ -61,7 +64,12 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
             "group_mean": {"group_size": config.baseline.rows_per_text},
             "running_mean": {"num_steps": config.data.num_steps},
         }
-        return as_baseline(name, **{**defaults.get(name, {}), "rows_per_mean": rows, **options})
+        try:
+            return as_baseline(name, **{**defaults.get(name, {}), "rows_per_mean": rows, **options})
+        except (ValueError, TypeError) as error:
+            if str(error).partition(" ")[0] in options:
+                raise type(error)(f"baseline.options.{error}") from None
+            raise
     function = import_path("baseline.name", name)
     if isinstance(function, type):
         if not issubclass(function, nn.Module):

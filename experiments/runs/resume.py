@@ -13,7 +13,7 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.folder import check_update
 from rltok_rl.experiments.runs.record import TRAINED_ON
 from rltok_rl.experiments.runs.run_files import LOGS, check_places
-from rltok_rl.experiments.runs.saved_options import read_options
+from rltok_rl.experiments.runs.saved_options import missing_options, read_options
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer
@@ -48,11 +48,19 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
             raise FileExistsError(f"out={out} holds a run, which {status}; choose another folder for a new one")
         return False, "", None
     if not (out / "config.yaml").exists():
+        if (out / "metrics.csv").exists():
+            raise FileNotFoundError(
+                f"{out} must hold config.yaml beside metrics.csv to be resumed, got none; restore it, or choose "
+                f"another folder"
+            )
         return False, "", None
     check_same_run(config, out / "config.yaml")
     remove_leftovers(out / "checkpoints")
     checkpoint, lost = choose_checkpoint(out)
     if checkpoint is None:
+        if (out / "summary.json").exists():
+            raise FileNotFoundError(f"{out} is finished and has no checkpoints: there is nothing to resume or repair")
+        print(f"warning: {out} has no checkpoint: it begins again", file=sys.stderr)
         for name in LOGS:
             (out / name).unlink(missing_ok=True)
         return True, "", None
@@ -116,6 +124,8 @@ def check_same_run(config: TrainConfig, path: Path) -> None:
     differing = [name for name in names if mine.get(name) != theirs.get(name)]
     if not differing:
         return
+    if missing := missing_options(path):
+        raise ValueError(f"{path} lacks {missing}: it was cut, or an earlier version wrote it; restore it")
     changes = ", ".join(f"{name}: {theirs.get(name)!r} there, {mine.get(name)!r} here" for name in differing)
     remedy = "choose another folder"
     if all(name.startswith("optim.") for name in differing):

@@ -148,7 +148,11 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     out = Path(config.out)
     if not (out / "summary.json").is_file():
         return None
-    summary = check_values(read_json(out / "summary.json", MOST_STATE), {}, out / "summary.json")
+    try:
+        summary = check_values(read_json(out / "summary.json", MOST_STATE), {}, out / "summary.json")
+    except ValueError as error:
+        print(f"warning: {error}; it is written again", file=sys.stderr)
+        return None
     snapshots = read_snapshots(out / "samples.jsonl")
     if "updates" not in summary or not snapshots:
         return None

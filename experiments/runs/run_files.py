@@ -18,7 +18,9 @@ FILES = "files"
 """Key of a summary: the SHA-256 of the run's files by name."""
 MODEL_HASH = "model_sha256"
 """Key of summaries of earlier versions: the SHA-256 of the weights that the run has saved."""
-_WRITTEN = (*LOGS, "report.md", "wandb-id.txt")  # others are replaced, not written to
+_WRITTEN = (*LOGS, ".lock", "report.md", "wandb-id.txt")
+_REPLACED: tuple[str, ...] = ("config.yaml", "environment.json", "model.json", "sample.txt", "summary.json")
+_REPLACED += tuple(f".{name}.partial" for name in _REPLACED)
 _FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", "wandb")
 _NAMES = ("config.yaml", "environment.json", "model.json", *LOGS, "sample.txt")
 
@@ -28,7 +30,8 @@ def check_places(out: Path) -> None:
     checkpoints, figures = (out / "checkpoints").glob("update-*"), (out / "figures").glob("*")
     for folder in (*(out / name for name in _FOLDERS), *filter(Path.is_symlink, checkpoints)):
         check_place(folder, folder=True)
-    for file in (*(out / name for name in _WRITTEN), *filter(Path.is_symlink, figures)):
+    replaced = [out / name for name in _REPLACED if (out / name).is_dir()]
+    for file in (*(out / name for name in _WRITTEN), *replaced, *filter(Path.is_symlink, figures)):
         check_place(file)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -31,3 +32,21 @@ def read_options(path: Path) -> TrainConfig:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be used: {error}") from None
     return options
+
+
+def missing_options(path: Path) -> list[str]:
+    """Return the options that a run's ``config.yaml`` lacks; a whole one of this version has all."""
+    saved: Any = OmegaConf.to_container(read_config_file(path))
+    return sorted(_names(TrainConfig) - _names(TrainConfig, saved))
+
+
+def _names(schema: Any, saved: Any = None) -> set[str]:
+    """Dotted names of the options of a dataclass; of those that ``saved`` has, if it is given."""
+    names: set[str] = set()
+    for name, kind in get_type_hints(schema).items():
+        inner = None if saved is None else saved.get(name, {})
+        if is_dataclass(kind):
+            names |= {f"{name}.{rest}" for rest in _names(kind, inner)}
+        elif saved is None or name in saved:
+            names.add(name)
+    return names

@@ -96,6 +96,8 @@ def check_segmenter_options(config: TrainConfig) -> None:
     if name in TOKENIZERS:
         training = {key: value for key, value in options.items() if key in TRAINED_WITH}
         check_fields(TokenizerTraining(**training), "segmenter.options.")
+        if name == "unigram" and training.get("vocabulary") == 256:
+            raise ValueError("segmenter.options.vocabulary must be at least 257 for 'unigram', got 256")
     if name in SEGMENTERS:
         check_arguments(make, segmenter_options(config), "segmenter.options.")
     rows_per_text(config)

@@ -48,6 +48,8 @@ def check_options(config: TrainConfig) -> None:
             )
     if config.estimator.name == "local_flips" and baseline.options:
         raise ValueError(f"baseline.options must be empty with 'local_flips', got {baseline.options}")
+    if read_device(config.compute.device).type == "meta":
+        raise ValueError("compute.device must be one that computes, such as 'cpu' or 'cuda', got 'meta'")
     try:
         torch.zeros(1, device=read_device(config.compute.device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -77,7 +77,7 @@ def masked_mean(values: Tensor, mask: Mask = None, *, process_group: Group = Non
 
 
 @takes("rows_per_mean: whole [1, inf)", "values: real B T")
-def row_groups(rows_per_mean: int, values: Tensor, *others: Mask) -> list[tuple[Mask, ...]]:
+def row_groups(rows_per_mean: int, values: Tensor, *others: Mask) -> list[tuple[Any, ...]]:
     """Split values [B, T], and others of that shape or None, into groups of consecutive rows, [rows_per_mean, T] each.
 
     Example:

@@ -239,7 +239,7 @@ def _ngram_sizes(values: Any) -> tuple[int, ...]:
     """Return n-gram sizes, distinct and at least 2 because single bytes have an embedding already."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"ngram_sizes must be a list of integers of at least 2, got {values!r}")
-    sizes = tuple(check_number("ngram_sizes", value, "[2, inf)", whole=True) for value in values)
+    sizes = tuple(check_number("ngram_sizes", value, "[2, 1000]", whole=True) for value in values)
     if len(set(sizes)) < len(sizes):
         raise ValueError(f"ngram_sizes must name each size once, got {list(sizes)}")
     return sizes

@@ -217,7 +217,10 @@ class ControlVariateReturn(ReturnEstimator):
         **options: Any,
     ) -> None:
         super().__init__(gamma=gamma, **options)
-        self.regressor_keys, self.hindsight = tuple(regressor_keys), hindsight
+        keys = [tuple(key) if isinstance(key, list) else key for key in regressor_keys]
+        if isinstance(regressor_keys, str) or not keys or not all(_is_key(key) for key in keys):
+            raise ValueError(f"regressor_keys must be a list of keys, each a string or several, got {regressor_keys!r}")
+        self.regressor_keys, self.hindsight = tuple(keys), hindsight
         self.ridge, self.folds = ridge, folds
 
     @property
@@ -233,6 +236,11 @@ class ControlVariateReturn(ReturnEstimator):
             features = torch.cat((features, torch.stack(ahead, -1)), -1)
         options: dict[str, Any] = {"ridge": self.ridge, "folds": self.folds, "process_group": self.process_group}
         return control_variate(returns, features, mask=view.mask, **options)
+
+
+def _is_key(key: Any) -> bool:
+    """Whether a value is a key of a tensordict: a string, or a tuple of them."""
+    return bool(key) and all(isinstance(part, str) for part in (key if isinstance(key, tuple) else (key,)))
 
 
 ESTIMATORS = ("discounted_return", "control_variate", "local_flips", "critic_advantage", "vtrace_return")

@@ -75,8 +75,8 @@ class RateLoss(StepLoss):
         control: str = "logit_pressure",
         ends: Literal["excluded", "released", "window"] = "excluded",
         rows_per_mean: int | None = None,
-        proportional: Annotated[float, "[0, inf)"] | None = None,
-        integral: Annotated[float, "[0, inf)"] | None = None,
+        proportional: Annotated[float, "[0, 1e6]"] | None = None,
+        integral: Annotated[float, "[0, 1e6]"] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)

@@ -40,7 +40,11 @@ class View:
 
     def read_features(self, key: NestedKey) -> Tensor:
         """Read an entry [*B, T] or [*B, T, F] as [*B, T, F]."""
-        stored = self.rollout.get(key)
+        stored = self.rollout.get(key, None)
+        if stored is None:
+            raise MissingEntryError(self.rollout, key)
+        if not isinstance(stored, Tensor):
+            raise ValueError(f"entry {key!r} must be a tensor to be read, got a group of entries")
         if stored.dim() == self.rollout.batch_dims:
             stored = stored.unsqueeze(-1)
         return stored.movedim(self.time_dim, -2)

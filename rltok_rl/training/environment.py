@@ -128,7 +128,11 @@ class Starts:
 
     def __init__(self, path: Path, *, resuming: bool = False) -> None:
         self.path = path
-        self.entries: list[dict[str, Any]] = read_starts(path) if resuming else []
+        self.entries: list[dict[str, Any]] = []
+        try:
+            self.entries = read_starts(path) if resuming else []
+        except ValueError as error:
+            print(f"warning: {error}; it begins again with this start", file=sys.stderr)
 
     def begin(self, entry: dict[str, Any], *, update: int, bytes_done: int) -> None:
         """Record a start; ``update`` is the one it resumes after, 0 for a new run."""

@@ -103,7 +103,9 @@ class ResumingTensorboard(TensorboardLogger):
         return SummaryWriter(log_dir=str(Path(self.log_dir) / self.exp_name), purge_step=purge)
 
 
-def _tensorboard(target: LogTarget) -> Logger:
+def _tensorboard(target: LogTarget, **options: Any) -> Logger:
+    if options:
+        raise ValueError(f"logger.options must be empty for logger.name 'tensorboard', got {options}")
     return ResumingTensorboard("tensorboard", str(target.folder), resume_after=target.resume_after)
 
 

@@ -348,3 +348,30 @@ def test_checkpoints_by_minutes(train, tmp_path):
     with pytest.raises(KeyError, match="killed"):
         train(tmp_path / "run", "checkpoint_minutes=1e-9", "checkpoint_every=100", killed_after=3)
     assert load_checkpoint(tmp_path / "run" / "checkpoints")[0] == 3
+
+
+def test_runs_that_lack_a_file_say_so_before_anything_is_lost(train, trained, tmp_path, capfd):
+    """Without checkpoints a finished run stays, an unfinished one begins again with a warning; a cut file is named."""
+    finished, unfinished, cut = (tmp_path / name for name in ("finished", "unfinished", "cut"))
+    for folder in (finished, unfinished, cut):
+        shutil.copytree(trained, folder)
+    shutil.rmtree(finished / "checkpoints")
+    with pytest.raises(FileNotFoundError, match="is finished and has no checkpoints"):
+        train(finished)
+    assert (finished / "metrics.csv").exists()
+    shutil.rmtree(unfinished / "checkpoints")
+    (unfinished / "summary.json").unlink()
+    (unfinished / "environment.json").write_text("{")
+    train(unfinished)
+    err = capfd.readouterr().err
+    assert f"{unfinished} has no checkpoint: it begins again" in err and "environment.json must be JSON" in err
+    assert outcome(unfinished) == outcome(trained) | {"config.yaml": (unfinished / "config.yaml").read_bytes()}
+    config = cut / "config.yaml"
+    config.write_text(config.read_text()[: config.read_text().index("snapshots:")])
+    lacks = "lacks .*'snapshots.batches'.*: it was cut"
+    assert any(re.search(lacks, problem) for problem in find_problems(cut))
+    shutil.rmtree(cut / "checkpoints" / f"update-{UPDATES:08d}")
+    assert any("the last of a finished run, is missing" in problem for problem in find_problems(cut))
+    config.unlink()
+    with pytest.raises(FileNotFoundError, match="must hold config.yaml beside metrics.csv"):
+        train(cut)

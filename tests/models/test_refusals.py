@@ -42,7 +42,7 @@ def test_configurations():
         ({"upsampling": "concat"}, "upsampling must be one of ['add', 'deviation', 'attention'], got 'concat'"),
         ({"smoothing": "policy"}, "smoothing must be one of ['none', 'detached', "),
         ({"ngram_scale": "max"}, "ngram_scale must be one of ['mean', 'sum'], got 'max'"),
-        ({"ngram_sizes": (3, 1)}, "ngram_sizes must be an integer of at least 2, got 1"),
+        ({"ngram_sizes": (3, 1)}, "ngram_sizes must be an integer of at least 2 and at most 1000, got 1"),
         ({"ngram_sizes": (3, 3)}, "ngram_sizes must name each size once, got [3, 3]"),
         ({"ngram_sizes": "34"}, "ngram_sizes must be a list of integers of at least 2, got '34'"),
         ({"ngram_sizes": 3}, "ngram_sizes must be a list of integers of at least 2, got 3"),

@@ -132,7 +132,7 @@ def _named_options() -> str:
     for name, function in {"group_mean": group_mean, **BASELINES}.items():
         for argument in getattr(function, "arguments", ()):
             default = inspect.signature(function).parameters[argument.name].default
-            if not argument.kinds[0].is_tensor:
+            if argument.kinds[0].name in PLAIN:
                 kind = _with_range(f"`{PLAIN[argument.kinds[0].name]}`", argument.kinds[0].range)
                 text += _named_row(f"baseline={name}", argument.name, kind, default)
     text += _named_row("baseline=running_mean", "decay", _with_range("`float`", "[0, 1]"), 0.9)

@@ -31,7 +31,8 @@ from rltok_rl.data.languages import TASKS, Language, Lexicon, Recall
 from rltok_rl.data.languages.suite_tasks import switched_source
 from rltok_rl.data.prepare import fingerprint
 from rltok_rl.data.windows import WindowSource
-from rltok_rl.ranges import check_number, check_options
+from rltok_rl.ranges import check_number
+from rltok_rl.utils import check_options
 
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
 """Texts that come with Python."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, is_dataclass
 from functools import cache, partial
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
-
-from rltok_rl.utils import did_you_mean
 
 
 class Range(NamedTuple):
@@ -162,6 +159,8 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], 
         Traceback (most recent call last):
         ValueError: length must be an integer of at least 1, or None, got 0
     """
+    if not arguments:
+        return
     whole_function = function.func if isinstance(function, partial) else function
     inner: Any = whole_function.__init__ if isinstance(whole_function, type) else whole_function  # type: ignore[misc]
     hints = get_type_hints(inner, include_extras=True)
@@ -175,28 +174,6 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], 
             words = ", or ".join(_kind_in_words(kind) for kind in kinds)
             kind_of_error = ValueError if any(get_origin(kind) is Literal for kind in kinds) else TypeError
             raise kind_of_error(f"{name} must be {words}, got {shown(value)}")
-
-
-def check_options(
-    group: str,
-    function: Callable[..., Any],
-    options: Mapping[str, Any],
-    *,
-    allowed: Collection[str] | None = None,
-    of: str = "",
-) -> None:
-    """Require options by name that are among the ``allowed`` ones, by default all, and as the parameters are declared.
-
-    Example:
-        >>> check_options("data.options", lambda lag: lag, {"lga": 3}, of="lexicon")
-        Traceback (most recent call last):
-        ValueError: data.options of 'lexicon' must be among ['lag'], got 'lga'; did you mean 'lag'?
-    """
-    allowed = [*inspect.signature(function).parameters] if allowed is None else allowed
-    if wrong := next((option for option in options if option not in allowed), None):
-        name = f"{group} of {of!r}" if of else group
-        raise ValueError(f"{name} must be among {[*allowed]}, got {wrong!r}{did_you_mean(wrong, allowed)}")
-    check_arguments(function, options, f"{group}.")
 
 
 def _is_kind(value: Any, kind: Any) -> bool:

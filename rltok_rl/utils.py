@@ -6,12 +6,15 @@ import ctypes
 import ctypes.util
 import difflib
 import importlib
+import inspect
 import json
 import operator
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+from rltok_rl.ranges import check_arguments
 
 
 def check_count(name: str, value: object, *, minimum: int = 1) -> int:
@@ -111,3 +114,25 @@ def keep_memory() -> None:
         if mallopt is not None:
             mallopt(_M_MMAP_MAX, 0)
             mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def check_options(
+    group: str,
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    allowed: Collection[str] | None = None,
+    of: str = "",
+) -> None:
+    """Require options by name that are among the ``allowed`` ones, by default all, and as the parameters are declared.
+
+    Example:
+        >>> check_options("data.options", lambda lag: lag, {"lga": 3}, of="lexicon")
+        Traceback (most recent call last):
+        ValueError: data.options of 'lexicon' must be among ['lag'], got 'lga'; did you mean 'lag'?
+    """
+    allowed = [*inspect.signature(function).parameters] if allowed is None else allowed
+    if wrong := next((option for option in options if option not in allowed), None):
+        name = f"{group} of {of!r}" if of else group
+        raise ValueError(f"{name} must be among {[*allowed]}, got {wrong!r}{did_you_mean(wrong, allowed)}")
+    check_arguments(function, options, f"{group}.")

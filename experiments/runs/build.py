@@ -45,13 +45,12 @@ from rltok_rl.objectives import (
 )
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 from rltok_rl.objectives.segmented import SegmenterLoss
-from rltok_rl.ranges import check_options
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.checkpoint import seed_everything
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import RECOMPUTE, compile_layers, recompute_layers
-from rltok_rl.utils import did_you_mean, is_import_path
+from rltok_rl.utils import check_options, did_you_mean, is_import_path
 
 ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")

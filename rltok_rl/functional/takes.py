@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.distributed import ProcessGroup
 
 from rltok_rl.ranges import check_number, is_number, shown
@@ -47,7 +47,7 @@ _PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "axes": ("an integer or a tuple of integers", lambda value: all(type(x) is int for x in _several(value))),
     "switch": ("True or False", lambda value: isinstance(value, bool)),
     "group": ("a ProcessGroup", lambda value: isinstance(value, ProcessGroup)),
-    "generator": ("a torch.Generator", lambda value: isinstance(value, torch.Generator)),
+    "generator": ("a torch.Generator", lambda value: isinstance(value, Generator)),
     "text": ("a string", lambda value: isinstance(value, str)),
     "scalar": ("a number", is_number),
     "number": ("a number", is_number),
@@ -156,7 +156,7 @@ def _check(arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: dict[st
     """Check the arguments of one call."""
     sizes: dict[str, Any] = {}
     first: tuple[str, Tensor, ArgumentKind] | None = None
-    single: list[tuple[str, Tensor | torch.Generator]] = []  # single numbers that are not on the CPU, and generators
+    single: list[tuple[str, Tensor | Generator]] = []  # single numbers that are not on the CPU, and generators
     for place, name, kinds, optional in arguments:
         if place < len(args):
             value = args[place]
@@ -185,11 +185,11 @@ def _check(arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: dict[st
         _check_places(single, first)
 
 
-def _check_places(single: Sequence[tuple[str, Tensor | torch.Generator]], first: tuple[str, Tensor, Any]) -> None:
+def _check_places(single: Sequence[tuple[str, Tensor | Generator]], first: tuple[str, Tensor, Any]) -> None:
     """Require single numbers on the CPU or with the other tensors, and generators with them."""
     device = first[1].device
     for name, value in single:
-        if isinstance(value, torch.Generator):
+        if isinstance(value, Generator):
             if value.device.type != device.type and device.type != "meta":
                 raise ValueError(f"{name} must be on the device of {first[0]}, {device}, got {value.device}")
         elif value.device != device:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
-from torch import Tensor
+from torch import Generator, Tensor
 from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.returns import discounted_return
@@ -63,7 +63,7 @@ class LocalFlips(ReturnEstimator):
         span: Annotated[int, "[1, 1e6]"] = 16,
         price: float = 0.0,
         layout: Layout = "padded",
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
         rows_per_pass: Annotated[int, "[1, inf)"] | None = None,
         precision: torch.dtype | None = None,
         **options: Any,

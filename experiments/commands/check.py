@@ -15,7 +15,7 @@ from pathlib import Path
 from rltok_rl.experiments.commands.parsers import command
 from rltok_rl.experiments.runs.folder import find_misfit, read_run
 from rltok_rl.experiments.runs.run_files import check_places, find_changed
-from rltok_rl.experiments.runs.saved_options import missing_options, read_options
+from rltok_rl.experiments.runs.saved_options import find_missing_options, read_options
 
 from rltok_rl.models import UNet
 from rltok_rl.training.checkpoint import find_damage, find_lost, list_checkpoints, list_leftovers
@@ -37,12 +37,12 @@ def find_problems(folder: Path) -> list[str]:
     updates = run.history.get("update", [])
     if updates != [*range(1, len(updates) + 1)]:
         problems.append(f"{folder / 'metrics.csv'} must have a line for every update, got {len(updates)} lines")
-    if missing := missing_options(folder / "config.yaml"):
-        problems.append(f"{folder / 'config.yaml'} lacks {missing}: it was cut, or an earlier version wrote it")
+    if missing := find_missing_options(folder / "config.yaml"):
+        problems.append(missing)
     checkpoints = list_checkpoints(folder / "checkpoints")
-    last = f"update-{(run.summary or {}).get('updates', 0):08d}"
-    if "updates" in (run.summary or {}) and checkpoints and last not in [path.name for path in checkpoints]:
-        problems.append(f"{folder / 'checkpoints' / last}, the last of a finished run, is missing")
+    if checkpoints and run.summary is not None and "updates" in run.summary:
+        last = folder / "checkpoints" / f"update-{run.summary['updates']:08d}"
+        problems += [] if last in checkpoints else [f"{last}, the last of a finished run, is missing"]
     for path in checkpoints:
         try:
             damage = find_damage(path)

@@ -13,7 +13,7 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.folder import check_update
 from rltok_rl.experiments.runs.record import TRAINED_ON
 from rltok_rl.experiments.runs.run_files import LOGS, check_places
-from rltok_rl.experiments.runs.saved_options import missing_options, read_options
+from rltok_rl.experiments.runs.saved_options import find_missing_options, read_options
 from rltok_rl.experiments.texts import Texts
 
 from rltok_rl.training import Trainer
@@ -124,8 +124,8 @@ def check_same_run(config: TrainConfig, path: Path) -> None:
     differing = [name for name in names if mine.get(name) != theirs.get(name)]
     if not differing:
         return
-    if missing := missing_options(path):
-        raise ValueError(f"{path} lacks {missing}: it was cut, or an earlier version wrote it; restore it")
+    if missing := find_missing_options(path):
+        raise ValueError(f"{missing}; restore it")
     changes = ", ".join(f"{name}: {theirs.get(name)!r} there, {mine.get(name)!r} here" for name in differing)
     remedy = "choose another folder"
     if all(name.startswith("optim.") for name in differing):

@@ -19,10 +19,8 @@ FILES = "files"
 MODEL_HASH = "model_sha256"
 """Key of summaries of earlier versions: the SHA-256 of the weights that the run has saved."""
 _WRITTEN = (*LOGS, ".lock", "report.md", "wandb-id.txt")
-_REPLACED: tuple[str, ...] = ("config.yaml", "environment.json", "model.json", "sample.txt", "summary.json")
-_REPLACED += tuple(f".{name}.partial" for name in _REPLACED)
+_RESULTS = ("config.yaml", "environment.json", "model.json", "sample.txt")  # replaced as a whole, like the summary
 _FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", "wandb")
-_NAMES = ("config.yaml", "environment.json", "model.json", *LOGS, "sample.txt")
 
 
 def check_places(out: Path) -> None:
@@ -30,14 +28,14 @@ def check_places(out: Path) -> None:
     checkpoints, figures = (out / "checkpoints").glob("update-*"), (out / "figures").glob("*")
     for folder in (*(out / name for name in _FOLDERS), *filter(Path.is_symlink, checkpoints)):
         check_place(folder, folder=True)
-    replaced = [out / name for name in _REPLACED if (out / name).is_dir()]
-    for file in (*(out / name for name in _WRITTEN), *replaced, *filter(Path.is_symlink, figures)):
+    replaced = [out / part for name in (*_RESULTS, "summary.json") for part in (name, f".{name}.partial")]
+    for file in (*(out / name for name in _WRITTEN), *filter(Path.is_dir, replaced), *filter(Path.is_symlink, figures)):
         check_place(file)
 
 
 def hash_files(out: Path) -> dict[str, str]:
     """Return the SHA-256 of the files that a finished run has, by name."""
-    paths = [*(out / name for name in _NAMES), *sorted((out / "model").glob("*"))]
+    paths = [*(out / name for name in (*_RESULTS, *LOGS)), *sorted((out / "model").glob("*"))]
     return {path.relative_to(out).as_posix(): checksum(path) for path in paths if path.is_file()}
 
 

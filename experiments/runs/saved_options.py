@@ -34,10 +34,11 @@ def read_options(path: Path) -> TrainConfig:
     return options
 
 
-def missing_options(path: Path) -> list[str]:
-    """Return the options that a run's ``config.yaml`` lacks; a whole one of this version has all."""
+def find_missing_options(path: Path) -> str | None:
+    """Name the options that a run's ``config.yaml`` lacks; None for a whole one of this version, which has all."""
     saved: Any = OmegaConf.to_container(read_config_file(path))
-    return sorted(_names(TrainConfig) - _names(TrainConfig, saved))
+    missing = sorted(_names(TrainConfig) - _names(TrainConfig, saved))
+    return f"{path} lacks {missing}: it was cut, or an earlier version wrote it" if missing else None
 
 
 def _names(schema: Any, saved: Any = None) -> set[str]:

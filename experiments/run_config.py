@@ -222,7 +222,7 @@ class ComputeConfig:
     likelihood_chunk: int | None = option(None, "[1, inf)", "bytes")
     """Bytes whose predictions over 256 values are kept at a time, to save memory; null keeps all, as do segmenters and
     rewards that read whole predictions."""
-    micro_batches: int = option(1, "[1, 65_536]", "rollouts")
+    micro_batches: int = option(1, "[1, 4096]", "rollouts")
     """Rollouts per update; batch means and rates are taken over all of them."""
     threads: int = option(0, "[0, 1024]", "threads")
     """Threads of torch on the CPU; 0 is torch's default."""
@@ -255,7 +255,7 @@ class SnapshotConfig:
     """Snapshots during the run, after one before it; the last update always has one."""
     spacing: str = "log"
     """``log`` (each after twice as many updates as the last) or ``linear``."""
-    batches: int = option(8, "[1, 1e6]", "batches")
+    batches: int = option(8, "[1, 10_000]", "batches")
     """Batches of ``data.num_rows`` x ``data.num_steps`` bytes per snapshot."""
     num_bytes: int = option(240, "[2, 1e7]", "bytes")
     """Length of the sample in bytes."""

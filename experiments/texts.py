@@ -43,6 +43,8 @@ LANGUAGES: dict[str, Callable[..., Language]] = {
 }
 """Generated texts; tasks have the option ``grade``, and ``switch`` the bytes ``after`` which it changes."""
 ORDERS = ("random", "epochs")
+_BOOK = "book"
+"""``data.split_by`` of ``data=books``, which plain files may keep: they have no columns, and each is a group."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,9 @@ def _cached(data: DataConfig) -> CachedSource:
             raise ValueError(f"data.revision belongs to a corpus, and is given once, got {data.revision!r}")
         options["revision"] = data.revision
     plain = not corpus and all(kind(file) in PLAIN for file in list_files(data.source))
-    if data.column is not None and plain:
-        raise ValueError(f"data.column belongs to tables, got {data.column!r} with plain text, {data.source!r}")
+    for name, ignored in (("column", (None,)), ("split_by", (None, _BOOK))):
+        if plain and (column := getattr(data, name)) not in ignored:
+            raise ValueError(f"data.{name} belongs to tables, got {column!r} with plain text, {data.source!r}")
     sha256 = None if corpus else fingerprint(Path(data.source))
     folder = Path(data.cache or _cache_folder(data, sha256))
     try:
@@ -208,8 +211,7 @@ def _dropped(data: DataConfig, cache: CachedSource) -> str:
         endings = ", ".join(sorted({path.suffix or path.name for path in skipped})[:8])
         lines.append(f"skipped {len(skipped):,} of other kinds ({endings})")
     if data.source in CORPORA:
-        commit = cache.index.settings["source"]["revision"]
-        lines.append(f"commit {commit or 'unknown: data.revision=COMMIT reads the same one every time'}")
+        lines.append(f"commit {cache.index.settings['source']['revision']}")
     return "".join(f"\n  {line}" for line in [*lines, f"cached in {cache.folder}"])
 
 

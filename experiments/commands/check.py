@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 
 from rltok_rl.experiments.commands.parsers import command
-from rltok_rl.experiments.runs.folder import find_misfit, read_run
+from rltok_rl.experiments.runs.folder import find_misfit, find_unrecorded, read_run
 from rltok_rl.experiments.runs.run_files import check_places, find_changed
 from rltok_rl.experiments.runs.saved_options import find_missing_options, read_options
 
+from rltok_rl.foreign import check_place
 from rltok_rl.models import UNet
 from rltok_rl.training.checkpoint import find_damage, find_lost, list_checkpoints, list_leftovers
 from rltok_rl.utils import printable
@@ -45,7 +46,7 @@ def find_problems(folder: Path) -> list[str]:
         problems += [] if last in checkpoints else [f"{last}, the last of a finished run, is missing"]
     for path in checkpoints:
         try:
-            damage = find_damage(path)
+            damage = find_damage(path) or find_unrecorded(path)
         except ValueError as error:
             damage = str(error)
         problems += filter(None, [damage] if damage else [*find_lost(path).values(), find_misfit(run, path)])
@@ -55,6 +56,8 @@ def find_problems(folder: Path) -> list[str]:
     if run.summary is not None and whole:
         try:
             problems += [found for found in find_changed(folder, run.summary).values() if found not in problems]
+            for path in (folder / "model").glob("[!.]*"):
+                check_place(path)
             UNet.from_pretrained(folder / "model")
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             problems.append(f"{folder / 'model'} cannot be read: {error}")

@@ -27,8 +27,11 @@ def explain(error: Exception, types: Mapping[str, Any], names: Sequence[str]) ->
     if unknown := re.match(r"Could not override '([^']*)'", str(error)):
         return f"there is no option {unknown[1]!r}{nearest(unknown[1], names)}"
     merged = re.match(r"Error merging override (.*)", str(error))
-    if merged and (name := merged[1].lstrip("+").partition("=")[0]) in types:
-        return _wrong_type(name, merged[1].partition("=")[2], types[name])
+    if merged:
+        name, _, text = merged[1].lstrip("+").partition("=")
+        of_entries = get_args(types.get(name.rpartition(".")[0]))[1:]  # dict[str, ...]
+        if kind := types.get(name) or next(iter(of_entries), None):
+            return _wrong_type(name, text, kind)
     cause = error.__cause__ if merged else error
     lines = [line.strip() for line in str(cause).splitlines()]
     text = "; ".join(line.rstrip(".;") for line in lines if line and not line.startswith(_NOISE))

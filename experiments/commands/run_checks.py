@@ -30,6 +30,7 @@ def read_run_options(name: str, arguments: Sequence[str]) -> CommandLine:
     line = read_command_line(name, arguments)
     if name == "train":
         check_policy(line.overrides)
+        _check_comparison(line)
         for config in line.configs:
             changed = {name.removeprefix(MODEL) for name in config.changes if name.startswith(MODEL)}
             for field in (set(config.model.overrides) | changed) - set(model_sizes()):
@@ -61,6 +62,15 @@ def check_policy(overrides: Sequence[Override]) -> None:
         if not any(f"{group}.{key}" in heeded for key in chosen):
             text = str(override.input_line).partition("=")[2]
             raise ValueError(f"{name}={text} belongs to a policy that is learned, got {drawing}")
+
+
+def _check_comparison(line: CommandLine) -> None:
+    """Refuse options of a comparison on the command line of single runs."""
+    if any(config.compare.systems for config in line.configs):
+        return
+    for override in line.overrides:
+        if str(override.key_or_group).startswith("compare.") and not override.is_delete():
+            raise ValueError(f"{override.input_line} belongs to a comparison, got no compare.systems")
 
 
 def check_recipes(line: CommandLine) -> None:

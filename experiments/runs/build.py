@@ -95,6 +95,9 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
     made = get_value_estimator_entry(estimator.name).cls
     allowed = ESTIMATORS[estimator.name]
     check_options("estimator.options", made, estimator.options, allowed=allowed, of=estimator.name)
+    num_rows = config.data.num_rows * config.compute.micro_batches
+    if (folds := estimator.options.get("folds", 2)) > num_rows:
+        raise ValueError(f"estimator.options.folds must be at most the rows of an update, {num_rows}, got {folds}")
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
     if estimator.name == "local_flips":
         if baseline.name != "none":

@@ -60,16 +60,21 @@ def configured_baseline(config: TrainConfig) -> Callable[..., Tensor]:
     name, options = config.baseline.name, dict(config.baseline.options)
     rows = config.loss.rows_per_mean
     if not is_import_path(name):
-        defaults = {
-            "group_mean": {"group_size": config.baseline.rows_per_text},
-            "running_mean": {"num_steps": config.data.num_steps},
-        }
+        rows_of_text, steps = config.baseline.rows_per_text, config.data.num_steps
+        defaults = {"group_mean": {"group_size": rows_of_text}, "running_mean": {"num_steps": steps}}
         try:
-            return as_baseline(name, **{**defaults.get(name, {}), "rows_per_mean": rows, **options})
+            made = as_baseline(name, **{**defaults.get(name, {}), "rows_per_mean": rows, **options})
         except (ValueError, TypeError) as error:
             if str(error).partition(" ")[0] in options:
                 raise type(error)(f"baseline.options.{error}") from None
             raise
+        if name == "group_mean" and rows_of_text % (size := options.get("group_size", rows_of_text)):
+            raise ValueError(
+                f"baseline.options.group_size must divide baseline.rows_per_text, {rows_of_text}, got {size}"
+            )
+        if name == "running_mean" and (given := options.get("num_steps", steps)) != steps:
+            raise ValueError(f"baseline.options.num_steps must be data.num_steps, {steps}, got {given}")
+        return made
     function = import_path("baseline.name", name)
     if isinstance(function, type):
         if not issubclass(function, nn.Module):

@@ -286,9 +286,6 @@ def find_misfit(run: RunFolder, path: Path) -> str | None:
             empty = build_empty(UNet, _model_config(run), where, num_tensors=len(weights), num_bytes=num_bytes)
             check_weights(empty.state_dict(), weights)
 
-    recorded = [file.name for file in recorded_files(path)]
-    if recorded != [*LOGS] and "format" in read_json(path / "manifest.json"):
-        return f"{path / 'manifest.json'} must record {[*LOGS]}, got {recorded}"
     try:
         state = read_state(path)
         check_update(path, state)
@@ -298,6 +295,14 @@ def find_misfit(run: RunFolder, path: Path) -> str | None:
     except (CheckpointError, ValueError) as error:
         return str(error) if str(path) in str(error) else f"{path} cannot be resumed: {error}"
     return None
+
+
+def find_unrecorded(path: Path) -> str | None:
+    """Name the logs that an intact checkpoint of a run has not recorded; None if it has recorded all."""
+    recorded = [file.name for file in recorded_files(path)]
+    if recorded == [*LOGS] or "format" not in read_json(path / "manifest.json"):  # none in earlier versions
+        return None
+    return f"{path / 'manifest.json'} must record {[*LOGS]}, got {recorded}"
 
 
 def check_update(path: Path, state: Mapping[str, Any]) -> None:

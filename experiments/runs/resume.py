@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from rltok_rl.experiments.recipes import flat
 from rltok_rl.experiments.run_config import TrainConfig
-from rltok_rl.experiments.runs.folder import check_update
+from rltok_rl.experiments.runs.folder import check_update, find_unrecorded
 from rltok_rl.experiments.runs.record import TRAINED_ON
 from rltok_rl.experiments.runs.run_files import LOGS, check_places
 from rltok_rl.experiments.runs.saved_options import find_missing_options, read_options
@@ -100,7 +100,7 @@ def choose_checkpoint(out: Path) -> tuple[Path | None, dict[Path, str]]:
     problems: list[str] = []
     intact, missing = None, dict[Path, str]()
     for path in reversed(list_checkpoints(out / "checkpoints")):
-        damage = find_damage(path)
+        damage = find_damage(path) or find_unrecorded(path)
         lost = {} if damage else find_lost(path)
         problems += [damage] if damage else lost.values()
         if damage is None and (intact is None or not lost):

@@ -163,7 +163,7 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     changed = find_changed(out, summary)
     for problem in changed.values():
         print(f"warning: {problem}", file=sys.stderr)
-    damaged = {name.partition("/")[0] for name in changed}
+    damaged = {name.partition("/")[0] for name in changed if name in summary.get(FILES, changed)}  # not: added
     missing = [name for name in writers if name in damaged or not (out / name).exists()]
     for name in missing:
         writers[name]()
@@ -174,7 +174,8 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     if report and not (out / "report.md").exists():
         missing.append("report.md")
         report(out)
-    wrote = f"wrote {', '.join(missing)}, which it lacked" if missing else "nothing to do"
+    verb = "was" if len(missing) == 1 else "were"
+    wrote = f"wrote {', '.join(missing)}, which {verb} missing or changed" if missing else "nothing to do"
     print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
     return summary
 

@@ -25,8 +25,8 @@ _FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", 
 
 def check_places(out: Path) -> None:
     """Refuse links in a run's folder through which files elsewhere would be written, cut or removed."""
-    checkpoints, figures = (out / "checkpoints").glob("update-*"), (out / "figures").glob("*")
-    for folder in (*(out / name for name in _FOLDERS), *filter(Path.is_symlink, checkpoints)):
+    checkpoints, figures = (out / "checkpoints").glob("update-" + 8 * "[0-9]"), (out / "figures").glob("*")
+    for folder in (*(out / name for name in _FOLDERS), *checkpoints):
         check_place(folder, folder=True)
     replaced = [out / part for name in (*_RESULTS, "summary.json") for part in (name, f".{name}.partial")]
     for file in (*(out / name for name in _WRITTEN), *filter(Path.is_dir, replaced), *filter(Path.is_symlink, figures)):
@@ -54,7 +54,7 @@ def find_changed(out: Path, summary: Mapping[str, Any]) -> dict[str, str]:
     then = dict(summary[FILES])
     words = {
         **dict.fromkeys(then.keys() - now.keys(), "is missing"),
-        **dict.fromkeys(now.keys() - then.keys(), "was added after the end of the run"),
+        **dict.fromkeys(now.keys() - then.keys(), "was added after the end of the run; remove it"),
         **{name: changed for name in then.keys() & now.keys() if then[name] != now[name]},
     }
     return {name: f"{out / name} {words[name]}" for name in sorted(words)}

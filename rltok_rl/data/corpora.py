@@ -74,7 +74,7 @@ class Corpus:
     configuration: str | None = None
     split: str = "train"
     revision: str | None = None
-    """Commit on the hub that is read; None is the current one."""
+    """Commit on the hub that is read; None is the current one, which a key of :data:`CORPORA` never takes."""
 
 
 _FINEWEB = "9bb295ddab0e05d785b879661af7260fed5140fc"  # v1.4.0
@@ -132,6 +132,12 @@ def _stream(corpus: Corpus, options: dict[str, Any]) -> Iterator[bytes]:
     from datasets import load_dataset  # seconds to import
 
     options = {"revision": corpus.revision, **options}
+    named = next((name for name, known in CORPORA.items() if known is corpus), None)
+    if named is not None and options["revision"] is None:
+        raise ValueError(
+            f"revision must name a commit of {corpus.path}, because no commit of {named!r} is known; "
+            f"rltok_rl.data.corpora.current_commit(CORPORA[{named!r}]) returns the hub's current one"
+        )
     rows = load_dataset(corpus.path, corpus.configuration, split=corpus.split, streaming=True, **options)
     column = corpus.column
     if rows.column_names:  # unknown for some formats, such as JSON

@@ -26,7 +26,7 @@ def exact_count(rate: float, length: int) -> int:
     return math.ceil(rate * length - 1e-9)  # 0.2 * 5 is 1, though 0.2 is a little more than a fifth
 
 
-@takes("uniforms: known *B T", "rate: number [0, 1]", "block: whole [1, inf)")
+@takes("uniforms: uniforms *B T", "rate: number [0, 1]", "block: whole [1, inf)")
 def select_exactly(uniforms: Tensor, rate: float, block: int) -> Tensor:
     """Draw boundaries at random with an exact number in every block: all such strings are equally likely.
 
@@ -47,7 +47,7 @@ def select_exactly(uniforms: Tensor, rate: float, block: int) -> Tensor:
     return torch.stack(out, -1) if out else uniforms.bool()
 
 
-@takes("uniforms: known *B", "position: int *B", "drawn: real *B", "rate: number [0, 1]", "block: whole [1, inf)")
+@takes("uniforms: uniforms *B", "position: int *B", "drawn: real *B", "rate: number [0, 1]", "block: whole [1, inf)")
 def select_next(uniforms: Tensor, position: Tensor, drawn: Tensor, rate: float, block: int) -> tuple[Tensor, Tensor]:
     """Draw the byte at ``position`` [*B] of :func:`select_exactly`, after ``drawn`` [*B] boundaries in its block.
 

@@ -46,7 +46,7 @@ def _offset(drawn: Tensor, position: Tensor, rate: float, block: int) -> Tensor:
     return torch.where(position == 0, FORCED, offset)
 
 
-@takes("logits: known *B T", "uniforms: known? *B T", "rate: number [0, 1]", "block: whole [1, inf)")
+@takes("logits: known *B T", "uniforms: uniforms? *B T", "rate: number [0, 1]", "block: whole [1, inf)")
 def draw_within_budget(logits: Tensor, uniforms: Tensor | None, rate: float, block: int) -> Tensor:
     """Draw boundary strings [*B, T], byte by byte.
 
@@ -61,7 +61,11 @@ def draw_within_budget(logits: Tensor, uniforms: Tensor | None, rate: float, blo
 
 
 @takes(
-    "logits: known *B", "uniforms: known? *B", "position, drawn: int *B", "rate: number [0, 1]", "block: whole [1, inf)"
+    "logits: known *B",
+    "uniforms: uniforms? *B",
+    "position, drawn: int *B",
+    "rate: number [0, 1]",
+    "block: whole [1, inf)",
 )
 def draw_next(
     logits: Tensor, uniforms: Tensor | None, position: Tensor, drawn: Tensor, rate: float, block: int

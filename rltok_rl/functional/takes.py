@@ -28,6 +28,7 @@ _REAL = _NUMBERS | {torch.bool}
 _DTYPES: dict[str, tuple[str, frozenset[torch.dtype]]] = {
     "float": ("a floating-point tensor", _FLOATS),
     "known": ("a floating-point tensor", _FLOATS),
+    "uniforms": ("a floating-point tensor", _FLOATS),
     "int": ("an integer tensor", _INTEGERS),
     "ids": ("an integer tensor", _INTEGERS),
     "bool": ("bool", frozenset({torch.bool})),
@@ -36,10 +37,16 @@ _DTYPES: dict[str, tuple[str, frozenset[torch.dtype]]] = {
 }
 """Kinds of tensors: words, and the types that torch calculates with.
 
-On the CPU, ``known`` and ``decisions`` are checked for NaN, and ``ids`` for numbers below 0. ``decisions`` are those of
+On the CPU, ``known`` and ``decisions`` are checked for NaN, ``uniforms`` for numbers outside [0, 1] (1 may be rounded),
+and ``ids`` for numbers below 0. ``decisions`` are those of
 functions to which any number but 0 is a boundary; ids above 255 are special ids.
 """
-VALUE_KINDS = {"known": "float without NaN", "decisions": "real without NaN", "ids": "integer of at least 0"}
+VALUE_KINDS = {
+    "known": "float without NaN",
+    "uniforms": "float in [0, 1]",
+    "decisions": "real without NaN",
+    "ids": "integer of at least 0",
+}
 """Kinds of tensors whose values are checked, in words."""
 
 _PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -297,6 +304,9 @@ def _check_values(name: str, value: Tensor, kind: ArgumentKind) -> None:
             raise ValueError(f"{name} must be at least 0, got {value[tuple(place)].item()} at index {place}")
     elif value.dtype.is_floating_point and value.sum().isnan() and value.isnan().any():
         raise ValueError(f"{name} must hold numbers, got nan at index {value.isnan().nonzero()[0].tolist()}")
+    elif kind.name == "uniforms" and value.numel() and (value.min() < 0 or value.max() > 1):
+        place = ((value < 0) | (value > 1)).nonzero()[0].tolist()
+        raise ValueError(f"{name} must lie in [0, 1], got {value[tuple(place)].item():g} at index {place}")
 
 
 def _refuse_shape(

@@ -31,11 +31,11 @@ class UNetConfig:
     """D, of bytes, and of tokens without ``token_width`` (the paper's embedding_dim)."""
     num_heads: int = option(MISSING, "[1, 1e6]")
     """Attention heads of every layer; must divide ``width`` into an even head size."""
-    num_encoder_layers: int = option(MISSING, "[0, 10_000]")
+    num_encoder_layers: int = option(MISSING, "[0, 1000]")
     """Byte layers below the tokens (n_down_layers)."""
-    num_token_layers: int = option(MISSING, "[1, 10_000]")
+    num_token_layers: int = option(MISSING, "[1, 1000]")
     """Token layers (n_mid_layers)."""
-    num_decoder_layers: int = option(MISSING, "[0, 10_000]")
+    num_decoder_layers: int = option(MISSING, "[0, 1000]")
     """Byte layers above the tokens (n_up_layers)."""
     window: int = option(64, "[1, inf)", "bytes")
     """Bytes that a byte layer sees, the current one included.  # Appendix D"""
@@ -93,13 +93,13 @@ class UNetConfig:
     """Tokens of tokens between the token layers: every 1/rate tokens, or where neighbouring states differ."""
     second_rate: float = option(1 / 3, "(0, inf)")
     """Tokens of tokens per token: exact for ``stride``, the target of the loss for ``routing``."""
-    num_second_layers: int = option(1, "[1, 10_000]")
+    num_second_layers: int = option(1, "[1, 1000]")
     """Layers on tokens of tokens, shaped like token layers."""
     second_width: int | None = option(None, "[1, 1e6]")
     """Width of the layers on tokens of tokens, at least that of the token layers; None is that.  # H-Net"""
     second_heads: int | None = option(None, "[1, 1e6]")
     """Attention heads of these layers with ``second_width``; None is those of the token layers."""
-    num_lower_layers: int | None = option(None, "[0, 10_000]")
+    num_lower_layers: int | None = option(None, "[0, 1000]")
     """Token layers before the second level (the rest run after it); None is half, rounded up."""
     second_residual: Literal["identity", "projection"] = "identity"
     """Residual around the second level: the token itself, or (``routing``) a zero-initialised projection and norms."""

@@ -59,7 +59,7 @@ class LocalFlips(ReturnEstimator):
         model: UNet,
         *,
         gamma: float,
-        num_flips: Annotated[int, "[1, 1e6]"] = 3,
+        num_flips: Annotated[int, "[1, 1000]"] = 3,
         span: Annotated[int, "[1, 1e6]"] = 16,
         price: float = 0.0,
         layout: Layout = "padded",

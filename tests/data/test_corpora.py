@@ -65,14 +65,16 @@ def test_fixed_commits(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     for options in ({}, {"revision": "v1"}):
-        for name in CORPORA:
-            with pytest.raises(ConnectionError):
+        for name, corpus in CORPORA.items():
+            known = options or corpus.revision
+            words = "no hub" if known else f"^revision must name a commit of {corpus.path}, because no commit of"
+            with pytest.raises(ConnectionError if known else ValueError, match=words):
                 next(stream_corpus(name, **options))
     for name in TASKS:
         with pytest.raises(OSError, match="no hub"):
             read_task(name)
-    own, named, tasks = asked[: len(CORPORA)], asked[len(CORPORA) : -len(TASKS)], asked[-len(TASKS) :]
-    assert own == [(corpus.path, corpus.revision) for corpus in CORPORA.values()]
+    own, named, tasks = asked[: len(CORPORA) - 1], asked[len(CORPORA) - 1 : -len(TASKS)], asked[-len(TASKS) :]
+    assert own == [(corpus.path, corpus.revision) for corpus in CORPORA.values() if corpus.revision]
     assert named == [(corpus.path, "v1") for corpus in CORPORA.values()]
     assert tasks == [(task.path, task.revision) for task in TASKS.values()]
     without = [name for name, source in {**CORPORA, **TASKS}.items() if source.revision is None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -263,7 +264,7 @@ def test_damaged_weights_of_a_finished_run_are_written_again(damage, train, tmp_
     damage(folder / "model" / "model.safetensors")
     assert main(["check", str(folder)]) == 1 and "model" in capfd.readouterr().out
     train(folder)
-    assert "wrote model, which it lacked" in capfd.readouterr().err and outcome(folder) == whole
+    assert "wrote model, which was missing or changed" in capfd.readouterr().err and outcome(folder) == whole
 
 
 def test_config_that_cannot_be_resumed_and_files_half_written_are_found(train, tmp_path, capfd):
@@ -342,6 +343,38 @@ def test_resuming_writes_to_no_file_outside_the_folder(place, train, trained, tm
 
 def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_places_that_hold_something_else_are_found(train, trained, tmp_path):
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    os.mkfifo(folder / "model" / "pipe")
+    assert find_problems(folder) == [
+        f"{folder / 'model'} cannot be read: {folder / 'model' / 'pipe'} must be a file, "
+        "got a link or something else; remove it, or replace it by a copy"
+    ]
+    (folder / "model" / "pipe").unlink()
+    (folder / "model" / "added").touch()
+    assert find_problems(folder) == [f"{folder / 'model' / 'added'} was added after the end of the run; remove it"]
+    (folder / "model" / "added").unlink()
+    (folder / "checkpoints" / "update-notes").touch()
+    train(folder)
+    path = folder / "checkpoints" / "update-00000099"
+    path.touch()
+    assert len(find_problems(folder)) == 1
+    with pytest.raises(ValueError, match=f"^{path} must be a folder, got a link or something else"):
+        train(folder)
+
+
+def test_a_checkpoint_that_has_recorded_no_logs_is_passed_over(train, trained, tmp_path, capfd):
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    manifest = folder / "checkpoints" / f"update-{UPDATES:08d}" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "files": {}}))
+    train(folder)
+    err = capfd.readouterr().err
+    assert f"warning: {manifest} must record {[*LOGS]}, got []" in err and "after update 4" in err
+    config = {"config.yaml": (folder / "config.yaml").read_bytes()}  # names another folder
+    assert outcome(folder) == outcome(trained) | config
 
 
 def test_checkpoints_by_minutes(train, tmp_path):

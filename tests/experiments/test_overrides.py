@@ -56,6 +56,8 @@ REFUSED = {
     "resume=maybe": "resume must be true or false, got 'maybe'",
     "out=null": "out must be a string, got null",
     "compare.systems=bpe": "compare.systems must be a list of strings, got 'bpe'; write compare.systems=[bpe]",
+    "compare.options.hnet=3": "compare.options.hnet must be a dict, got 3; write compare.options.hnet.NAME=VALUE",
+    "compare.windows=7": "compare.windows=7 belongs to a comparison, got no compare.systems",
     "actor.rates=[a,b]": "actor.rates must be a list of floats or null, got [a,b]",
     "data.options=3": "data.options must be a dict, got 3; write data.options.NAME=VALUE",
     "-m seed=1,x": "seed must be an int, got 'x'",

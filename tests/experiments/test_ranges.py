@@ -178,6 +178,18 @@ def test_wild_options_of_estimators_baselines_and_rates_are_refused_in_one_line(
     assert refused >= 12 * len(OPTIONS[named])
 
 
+def test_options_that_do_not_fit_the_rows_are_refused_before_a_run():
+    for options, words in {
+        "estimator=control_variate baseline=none estimator.options.folds=9": "at most the rows of an update, 8, got 9",
+        "baseline=group_mean baseline.options.group_size=4": "must divide baseline.rows_per_text, 2, got 4",
+        "baseline=running_mean baseline.options.num_steps=7": "must be data.num_steps, 64, got 7",
+    }.items():
+        config = configured(*QUICK, "data.num_rows=8", "data.num_steps=64", *options.split())
+        assert words in (outcome(lambda config=config: check_training(config)) or "accepted")
+    fitting = "estimator.options.folds=9", "compute.micro_batches=2", "baseline=none"
+    check_training(configured(*QUICK, "data.num_rows=8", "estimator=control_variate", *fitting))
+
+
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_wild_options_of_a_language_are_refused_or_make_it(name):
     refused, options = 0, [*inspect.signature(LANGUAGES[name]).parameters]

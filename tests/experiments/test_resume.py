@@ -359,7 +359,7 @@ def test_finished_run_keeps_every_file(uniform_run, tmp_path, monkeypatch, capsy
     for name in ("sample.txt", "report.md"):
         (folder / name).unlink()
     run(config, "another", report=write_report)
-    assert "wrote model, sample.txt, report.md, which it lacked" in capsys.readouterr().err
+    assert "wrote model, sample.txt, report.md, which were missing or changed" in capsys.readouterr().err
     after, weights = files(folder), "model/model.safetensors"
     assert same(*(dict(sorted(load(content.pop(weights)).items())) for content in (after, before)))
     assert after == before

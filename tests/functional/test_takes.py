@@ -154,7 +154,7 @@ def test_checks_dispatch_no_operation():
     """So they wait for no device, and cost an update no kernel; NaN is looked for only where it would be lost."""
     for name, function in FUNCTIONS.items():
         arguments = right_arguments(function, random.Random(name))
-        if any(kind.name in ("known", "ids") for argument in function.arguments for kind in argument.kinds):
+        if any(kind.name in ("known", "uniforms", "ids") for argument in function.arguments for kind in argument.kinds):
             continue
         counts = []
         for call in (function, function.__wrapped__):
@@ -385,6 +385,15 @@ def test_values_that_decide_are_numbers():
     ):
         with pytest.raises(ValueError, match=r"must hold numbers, got nan at index \[1, 3\]"):
             call()
+    for outside, shown in ((-0.5, "-0.5"), (1.5, "1.5"), (math.inf, "inf")):
+        uniforms = x.clone()
+        uniforms[1, 3] = outside
+        for call in (
+            lambda wrong=uniforms: draw_within_budget(x, wrong, 0.5, 4),
+            lambda wrong=uniforms: select_exactly(wrong, 0.5, 4),
+        ):
+            with pytest.raises(ValueError, match=rf"^uniforms must lie in \[0, 1\], got {shown} at index \[1, 3\]"):
+                call()
     assert threshold_for_rate(torch.tensor([math.inf, -math.inf, 1.0]), 1 / 3) == 1.0  # a sum of NaN, and none in it
     assert z_score(nan).isnan().all() and (z_score(torch.ones(2, 8)) == 0).all()
     assert torch.equal(entropy_spikes(x, 10**12), entropy_spikes(x, 8))

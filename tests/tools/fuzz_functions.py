@@ -95,7 +95,7 @@ def draw_tensor(kind: ArgumentKind, sizes: dict[str, Any], dice: random.Random) 
     shape = [*(leading if kind.leading else ())]
     shape += [int(name) if name.isdigit() else sizes.setdefault(name, dice.randint(1, 6)) for name in names]
     numbers = torch.rand(shape, generator=torch.Generator().manual_seed(dice.getrandbits(40)))
-    if kind.name in ("float", "known"):
+    if kind.name in ("float", "known", "uniforms"):
         return numbers.to(dice.choice((torch.float32, torch.float64)))
     return (numbers < 0.5).to(torch.bool if kind.name == "bool" else dice.choice((torch.int64, torch.uint8)))
 

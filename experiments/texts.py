@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from rltok_rl.data import (
     prepare_cache,
     split_documents,
 )
+from rltok_rl.data.byte_cache import INDEX
 from rltok_rl.data.files import PLAIN, kind, list_files, passed_over
 from rltok_rl.data.languages import TASKS, Language, Lexicon, Recall
 from rltok_rl.data.languages.suite_tasks import switched_source
@@ -43,6 +46,8 @@ LANGUAGES: dict[str, Callable[..., Language]] = {
 }
 """Generated texts; tasks have the option ``grade``, and ``switch`` the bytes ``after`` which it changes."""
 ORDERS = ("random", "epochs")
+_SHOWN = 2_000_000_000
+"""Bytes of a cache whose hashes take seconds."""
 _BOOK = "book"
 """``data.split_by`` of ``data=books``, which plain files may keep: they have no columns, and each is a group."""
 
@@ -63,10 +68,11 @@ class Texts:
     """[documents] group of each held-out document; None if single documents are held out."""
 
 
-def read_texts(data: DataConfig, *, seed: int = 0, marks: int = 0) -> Texts:
+def read_texts(data: DataConfig, *, seed: int = 0, marks: int = 0, verify: bool = True) -> Texts:
     """Read, filter, cache, split and order documents; epochs are ordered by the seed.
 
-    ``marks`` is the model's ``num_marks``: a window has so many bytes fewer.
+    ``marks`` is the model's ``num_marks``: a window has so many bytes fewer. ``verify`` compares the hashes of a cache
+    that was there before with its files.
     """
     length = data.num_steps + 1 - marks
     if data.order not in ORDERS:
@@ -91,7 +97,7 @@ def read_texts(data: DataConfig, *, seed: int = 0, marks: int = 0) -> Texts:
         source: DocumentSource = memory
         content, dropped = memory.bytes.numpy().tobytes(), ""
     else:
-        source = cache = _cached(data)
+        source = cache = _cached(data, verify)
         content = json.dumps(cache.index.sha256, sort_keys=True).encode()
         dropped = _dropped(data, cache)
     try:
@@ -158,21 +164,25 @@ def _trust_entry(data: DataConfig) -> str | None:
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _cached(data: DataConfig) -> CachedSource:
-    """The cache of a file, a folder or a corpus; written if it does not exist."""
+def _cached(data: DataConfig, verify: bool) -> CachedSource:
+    """The cache of a file, a folder or a corpus; written if it does not exist, else verified."""
     corpus, options = data.source in CORPORA, dict(data.options)
     if data.revision is not None:
         if not corpus or "revision" in options:
             raise ValueError(f"data.revision belongs to a corpus, and is given once, got {data.revision!r}")
         options["revision"] = data.revision
-    plain = not corpus and all(kind(file) in PLAIN for file in list_files(data.source))
+    try:
+        plain = not corpus and all(kind(file) in PLAIN for file in list_files(data.source))
+    except (ValueError, FileNotFoundError) as error:
+        raise type(error)(re.sub("^path ", "data.source ", str(error))) from None
     for name, ignored in (("column", (None,)), ("split_by", (None, _BOOK))):
         if plain and (column := getattr(data, name)) not in ignored:
             raise ValueError(f"data.{name} belongs to tables, got {column!r} with plain text, {data.source!r}")
     sha256 = None if corpus else fingerprint(Path(data.source))
     folder = Path(data.cache or _cache_folder(data, sha256))
+    verify &= (folder / INDEX).is_file()
     try:
-        return prepare_cache(
+        cache = prepare_cache(
             data.source if corpus else Path(data.source),
             folder,
             column=data.column,
@@ -185,6 +195,11 @@ def _cached(data: DataConfig) -> CachedSource:
             sha256=sha256,
             **options,
         )
+        if verify:
+            if cache.index.bytes > _SHOWN:
+                print(f"comparing {folder} with its hashes", file=sys.stderr)
+            cache.verify()
+        return cache
     except (ValueError, TypeError):
         with contextlib.suppress(OSError):
             folder.parent.rmdir()  # if created for the rejected cache

@@ -37,6 +37,7 @@ from rltok_rl.ranges import check_fields
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError
 from rltok_rl.training.distributed import Processes, Refused, init_processes, is_main_rank, wait_for_main_error
+from rltok_rl.utils import printable
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def _compare(config: TrainConfig) -> None:
 
 def _named(error: Exception) -> str:
     """The message, with the name of the option instead of a Python parameter's."""
-    return option_words(str(error), [*option_types(TrainConfig)])
+    return "\n".join(map(printable, option_words(str(error), [*option_types(TrainConfig)]).splitlines()))
 
 
 def _end(message: str) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,7 +162,7 @@ def read_config_file(path: Path) -> Any:
             config = OmegaConf.load(io.StringIO(text))  # a safe loader: plain values, no Python objects
             plain: Any = OmegaConf.to_container(config, resolve=False)
     except (ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
-        reason = " ".join(str(error).split()).replace('in "<unicode string>", line', "at line")
+        reason = re.sub('in "<(unicode string|file)>", line', "at line", " ".join(str(error).split()))
         raise ValueError(f"{path} cannot be read: {reason:.300}") from None
     if interpolated is not None:
         value, name = interpolated

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from rltok_rl.experiments.commands.parsers import command
-from rltok_rl.experiments.runs.folder import find_misfit, find_unrecorded, read_run
+from rltok_rl.experiments.runs.folder import RunFolder, find_misfit, find_unrecorded, read_run
 from rltok_rl.experiments.runs.run_files import check_places, find_changed
 from rltok_rl.experiments.runs.saved_options import find_missing_options, read_options
 
@@ -53,6 +53,7 @@ def find_problems(folder: Path) -> list[str]:
     problems += [f"{path} was left by a process that was killed" for path in _leftovers(folder)]
     whole = bool(checkpoints) or (folder / "model").exists()  # published runs leave models out
     problems += [f"{folder / name} is missing" for name in _WRITTEN_FIRST if whole and not (folder / name).exists()]
+    problems += _find_other_metrics(run)
     if run.summary is not None and whole:
         try:
             problems += [found for found in find_changed(folder, run.summary).values() if found not in problems]
@@ -62,6 +63,16 @@ def find_problems(folder: Path) -> list[str]:
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             problems.append(f"{folder / 'model'} cannot be read: {error}")
     return problems
+
+
+def _find_other_metrics(run: RunFolder) -> list[str]:
+    """Describe held-out metrics of a summary that are not those of the last line of ``samples.jsonl``."""
+    summary, last = run.summary or {}, run.snapshots[-1] if run.snapshots else {}
+    return [
+        f"{run.path / 'summary.json'} must have the {name} of the last snapshot, {last[name]}, got {summary[name]}"
+        for name in last
+        if name.startswith("held_out_") and name in summary and summary[name] != last[name]
+    ]
 
 
 def _leftovers(folder: Path) -> list[Path]:

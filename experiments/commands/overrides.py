@@ -24,12 +24,13 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from rltok_rl.experiments.commands.option_errors import check_once, explain, several_values, unknown_flag
+from rltok_rl.experiments.commands.option_errors import check_once, explain, nearest, several_values, unknown_flag
 from rltok_rl.experiments.commands.schema import CONF, schemas
 from rltok_rl.experiments.run_config import GROUPS, WHOLE
 
 import rltok_rl
 from rltok_rl.renamed import OPTIONS, current_word
+from rltok_rl.utils import printable
 
 KINDS = {**{group: group for group in (*GROUPS, *WHOLE)}, **OPTIONS}
 KINDS |= {"estimators": "candidate", "sweep": "candidate", "compare.systems": "segmenter"}
@@ -53,6 +54,10 @@ class CommandLine:
     """Overrides of each run."""
 
 
+_FREE = r"(\w+\.(options|overrides)|compare\.(options|variants)|segmenter\.model)"
+"""Options that accept any names."""
+
+
 def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
     """Read, compose and check the arguments of ``rltok NAME``; raise ValueError with one line if something is wrong.
 
@@ -72,10 +77,11 @@ def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
                 raise ValueError(f"options must be written name=value, got {text!r}{value}")
         overrides = OverridesParser.create().parse_overrides(texts)
         check_once(overrides, ("recipe", "ablation"))
+        _check_added(overrides, names)
         runs, configs = _compose_runs(name, flags, overrides, types)
         return CommandLine([*words, *texts], overrides, configs, runs)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ValueError(explain(error, types, names)) from None
+        raise ValueError(printable(explain(error, types, names))) from None
 
 
 def compose_config(overrides: Sequence[str], name: str = "train") -> Any:
@@ -229,8 +235,16 @@ def allow_new(texts: Sequence[str]) -> list[str]:
         >>> allow_new(["segmenter.options.hidden=32", "rate.options={ends: window}", "seed=1"])
         ['++segmenter.options.hidden=32', '++rate.options={ends: window}', 'seed=1']
     """
-    free = r"(\w+\.(options|overrides)|compare\.(options|variants)|segmenter\.model)(\.[^=]+=|=\{)"
-    return [f"++{text}" if re.match(free, text) else text for text in texts]
+    return [f"++{text}" if re.match(rf"{_FREE}(\.[^=]+=|=\{{)", text) else text for text in texts]
+
+
+def _check_added(overrides: Sequence[Override], names: Sequence[str]) -> None:
+    """Refuse new options, ``+NAME=VALUE``, where nothing would read them."""
+    for override in overrides:
+        name = str(override.key_or_group)
+        added = override.is_add() or override.is_force_add()
+        if added and name not in names and not re.match(rf"{_FREE}(\.|$)|hydra[./]", name):
+            raise ValueError(f"there is no option {name!r}{nearest(name, names)}")
 
 
 def typed(arguments: Sequence[str], num_processes: int | None = None) -> str:

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 from rltok_rl.experiments.reports.grid import write_grid
-from rltok_rl.experiments.reports.markdown import bullets, code, markdown, number, option_text, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import (
+    bullets,
+    code,
+    markdown,
+    number,
+    option_text,
+    plain,
+    with_error,
+    with_unit,
+)
 from rltok_rl.experiments.reports.table import (
     METRICS,
     best_groups,
@@ -64,7 +73,7 @@ def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] =
     text share a table, best in bold; metrics of different tables cannot be compared, and the page says so.
     """
     read = [read_run(folder) for folder in folders]
-    runs = dict(zip(_names(read), read, strict=True))
+    runs = dict(zip(map(plain, _names(read)), read, strict=True))
     out.mkdir(parents=True, exist_ok=True)
     table, options = run_table(runs), option_table(runs)
     differing = [name for name in options if options[name].map(repr).nunique() > 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,13 +64,13 @@ def percent(share: float) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Return the text in one line that opens no tag and no code span, as names and options of others may.
+    r"""Return the text in one line that opens no tag, code span or cell, as names and options of others may.
 
     Example:
         >>> plain("a\n<img src=x>`")
         'a &lt;img src=x>\\`'
     """
-    return " ".join(text.split()).replace("<", "&lt;").replace("`", "\\`")
+    return re.sub(r"([`|])", r"\\\1", " ".join(text.split()).replace("<", "&lt;"))
 
 
 def code(value: Any) -> str:

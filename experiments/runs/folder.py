@@ -112,6 +112,11 @@ class RunFolder:
         return value
 
 
+def read_summary(path: Path) -> dict[str, Any]:
+    """Read a ``summary.json``."""
+    return check_values(read_json(path, MOST_STATE), _SUMMARY, path)
+
+
 def read_run(path: Path) -> RunFolder:
     """Read a run's folder."""
     if not os.path.lexists(path / "config.yaml"):

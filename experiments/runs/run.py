@@ -15,7 +15,7 @@ import torch
 from rltok_rl.experiments.recipes import describe_recipe
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
-from rltok_rl.experiments.runs.folder import read_snapshots
+from rltok_rl.experiments.runs.folder import read_snapshots, read_summary
 from rltok_rl.experiments.runs.record import Recorder, result_line
 from rltok_rl.experiments.runs.resume import last_state, load_state
 from rltok_rl.experiments.runs.revision import pinned_revision
@@ -25,7 +25,6 @@ from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, remember_texts
 
 from rltok_rl.data.disk import claim_folder, replace_text
-from rltok_rl.foreign import MOST_STATE, check_values, read_json
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import bytes_per_second, machine, peak_memory
@@ -33,7 +32,7 @@ from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.training.snapshots import sample_parts
-from rltok_rl.utils import keep_memory
+from rltok_rl.utils import keep_memory, printable
 from rltok_rl.viz import boundary_text
 
 Report = Callable[[Path], Path]
@@ -67,7 +66,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
     if processes.main:
         remember_texts(config.data)
         if state is not None:
-            print(f"resuming {out} after update {trainer.updates}", file=sys.stderr)
+            print(f"resuming {printable(str(out))} after update {trainer.updates}", file=sys.stderr)
         print(f"{config.data.source}: {texts.described}", file=sys.stderr)
         print(describe_recipe(config, trainer.model.config.to_dict()), file=sys.stderr)
     if state is not None and trainer.done:
@@ -117,7 +116,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
     page = report(out) if report else None
     print(result_line(snapshots[0], snapshots[-1]))
     if page:
-        print(f"report: {page}")
+        print(f"report: {printable(str(page))}")
     return summary
 
 
@@ -149,7 +148,7 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     if not (out / "summary.json").is_file():
         return None
     try:
-        summary = check_values(read_json(out / "summary.json", MOST_STATE), {}, out / "summary.json")
+        summary = read_summary(out / "summary.json")
     except ValueError as error:
         print(f"warning: {error}; it is written again", file=sys.stderr)
         return None
@@ -162,7 +161,7 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
     }
     changed = find_changed(out, summary)
     for problem in changed.values():
-        print(f"warning: {problem}", file=sys.stderr)
+        print(f"warning: {printable(problem)}", file=sys.stderr)
     damaged = {name.partition("/")[0] for name in changed if name in summary.get(FILES, changed)}  # not: added
     missing = [name for name in writers if name in damaged or not (out / name).exists()]
     for name in missing:
@@ -176,7 +175,7 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
         report(out)
     verb = "was" if len(missing) == 1 else "were"
     wrote = f"wrote {', '.join(missing)}, which {verb} missing or changed" if missing else "nothing to do"
-    print(f"{out} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
+    print(f"{printable(str(out))} is finished, after update {trainer.updates}: {wrote}", file=sys.stderr)
     return summary
 
 

@@ -48,12 +48,14 @@ def check_options(config: TrainConfig) -> None:
             )
     if config.estimator.name == "local_flips" and baseline.options:
         raise ValueError(f"baseline.options must be empty with 'local_flips', got {baseline.options}")
+    if config.logger.name == "csv" and config.logger.options:
+        raise ValueError(f"logger.options must be empty with logger.name='csv', got {dict(config.logger.options)}")
     if read_device(config.compute.device).type == "meta":
         raise ValueError("compute.device must be one that computes, such as 'cpu' or 'cuda', got 'meta'")
     try:
         torch.zeros(1, device=read_device(config.compute.device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        problem = str(error).splitlines()[0]
+        problem = str(error).splitlines()[0].partition(". ")[0]
         raise ValueError(f"compute.device {config.compute.device!r} cannot be used: {problem}") from None
 
 

@@ -30,13 +30,16 @@ from rltok_rl.data.disk import checksum, flush
 from rltok_rl.data.files import GroupedDocument
 from rltok_rl.data.filters import LengthFilter
 from rltok_rl.data.source import DocumentSource, Short, document_key
+from rltok_rl.foreign import COUNT, NAMED, TEXT, check_values, read_json
 from rltok_rl.text import text_to_bytes
 
 FORMAT = 1
 BYTES, OFFSETS, KEYS, INDEX = "bytes.bin", "offsets.bin", "keys.bin", "index.json"
+_INDEX = {"format": COUNT, "documents": COUNT, "bytes": COUNT}
+_INDEX |= {"sha256": TEXT.by_name(), "settings": NAMED, "report": NAMED.or_none()}
 
 
-class CacheError(RuntimeError):
+class CacheError(ValueError):
     """A cache that cannot be read; the message names the file and the damage."""
 
 
@@ -66,7 +69,7 @@ class CachedSource(DocumentSource):
         self.index = read_index(self.folder)
         offsets = self._int64(OFFSETS)  # [documents + 1]
         lengths = offsets.diff()
-        if offsets[0] != 0 or offsets[-1] != self.index.bytes or lengths.min() < 2:
+        if not len(lengths) or offsets[0] != 0 or offsets[-1] != self.index.bytes or lengths.min() < 2:
             raise CacheError(f"{self.folder / OFFSETS} does not say where documents begin: it was altered")
         super().__init__(offsets[:-1], lengths, short_documents=short_documents)
         made_from = self.index.settings.get("source")
@@ -111,14 +114,17 @@ def read_index(folder: Path) -> CacheIndex:
     if not path.is_file():
         raise FileNotFoundError(f"folder must be a cache, got {str(folder)!r} without {INDEX}")
     try:
-        content = json.loads(path.read_text())
+        content = check_values(read_json(path), _INDEX, path, required=("format", "documents", "bytes", "sha256"))
         version = content.pop("format")
-        index = CacheIndex(**content)
-        sizes = {BYTES: index.bytes, OFFSETS: 8 * (index.documents + 1), KEYS: 8 * index.documents}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise CacheError(f"{path} is not the index of a cache") from None
+        if version == FORMAT:
+            index = CacheIndex(**content)
+    except (ValueError, TypeError) as error:
+        raise CacheError(f"{path} is not the index of a cache: {error}") from None
     if version != FORMAT:
         raise CacheError(f"{path} has format {version}, this version reads {FORMAT}; make the cache anew")
+    sizes = {BYTES: index.bytes, OFFSETS: 8 * (index.documents + 1), KEYS: 8 * index.documents}
+    if set(index.sha256) != set(sizes):
+        raise CacheError(f"{path} must hold hashes of {[*sizes]}, got {[*index.sha256]}")
     for name, size in sizes.items():
         file = folder / name
         if not file.is_file():

@@ -27,9 +27,9 @@ from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.utils import check_count, is_gpu
 
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
-_NAME = re.compile(rf"{_PREFIX}\d{{8,}}")
+_NAME = re.compile(rf"{_PREFIX}[0-9]{{8,}}")
 _REMOVED = "going-"
-_LEFTOVER = re.compile(rf"\.{_PREFIX}\d{{8,}}\.partial|{_REMOVED}{_PREFIX}\d{{8,}}")
+_LEFTOVER = re.compile(rf"\.{_PREFIX}[0-9]{{8,}}\.partial|{_REMOVED}{_PREFIX}[0-9]{{8,}}")
 FORMAT = 1
 """Manifest version. Manifests without one are older and record no other files."""
 _MOST_SHOWN = 2000  # characters of what does not fit

@@ -236,7 +236,10 @@ class MetricsTable:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of an :class:`UpdateLog`; none if there is no file."""
-    return [json.loads(line) for line in _complete_lines(path)]
+    try:
+        return [json.loads(line) for line in _complete_lines(path)]
+    except RecursionError:
+        raise ValueError(f"{path} must hold a line of JSON per update, got one with too many levels") from None
 
 
 def read_table(path: Path) -> dict[str, list[float]]:
@@ -260,7 +263,7 @@ def _cut(path: Path, update_of: Callable[[str], int], resume_after: int | None, 
     lines = _complete_lines(path)
     try:
         kept = lines[:header] + [line for line in lines[header:] if update_of(line) <= resume_after]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         message = f"{path} must hold lines with the number of an update; restore it, or choose another folder"
         raise ValueError(message) from None
     if len(kept) <= header:

@@ -23,7 +23,7 @@ def check_state(state: Mapping[str, Any], check_model: Callable[[Mapping[str, An
     ``check_model`` checks the weights. Only the trainer knows whether loss, segmenter and texts are its own.
     """
     for name, check in {"model": check_model, **_PARTS}.items():
-        with part_of(state, name) as part:
+        with part_of({"token_room": {"grown": [], "notes": []}, **state}, name) as part:  # earlier versions had none
             check(part)
     with part_of(state, "optimizer") as part:
         if state["updates"] and not part["state"]:
@@ -69,6 +69,12 @@ def _segmenter(part: Mapping[str, Any] | None) -> None:
     dict(part or {})
 
 
+def _token_room(part: Mapping[str, Any]) -> None:
+    for factor in part["grown"]:
+        check_number("grown", factor, "(0, inf)")
+    [*part["notes"]]
+
+
 _PARTS: dict[str, Callable[[Any], object]] = {
     "optimizer": check_moments,
     "loss": _loss,
@@ -81,5 +87,6 @@ _PARTS: dict[str, Callable[[Any], object]] = {
     "flops_done": lambda part: check_flops("flops_done", part),
     "flops_beside": _flops_beside,
     "segmenter": _segmenter,
+    "token_room": _token_room,
 }
-"""Other parts by name, without ``token_room``, which earlier versions did not write."""
+"""Other parts by name."""

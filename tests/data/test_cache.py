@@ -77,9 +77,15 @@ def test_damage_is_named(name, tmp_path):
 def test_an_index_or_offsets_without_sense(folder, tmp_path):
     refused((lambda: CachedSource(tmp_path), FileNotFoundError, "must be a cache, got .*without index.json"))
     index = json.loads((folder / "index.json").read_text())
-    for content in ("", "[]", "{}", '{"format": 1, "documents": "x", "bytes": 1, "sha256": {}}'):
+    wrong = ("documents", "x"), ("settings", [1]), ("sha256", [1]), ("report", 3), ("bytes", -1), ("more", 1)
+    contents = [json.dumps({**index, name: value}) for name, value in wrong]
+    for content in ("", "[]", "{}", 100_000 * "[", *contents):
         (folder / "index.json").write_text(content)
         refused((lambda: CachedSource(folder), CacheError, r"index\.json is not the index of a cache"))
+    (folder / "index.json").write_bytes(b"\xff")
+    refused((lambda: CachedSource(folder), CacheError, r"index\.json is not the index of a cache: .* must be UTF-8"))
+    (folder / "index.json").write_text(json.dumps({**index, "sha256": {}}))
+    refused((lambda: CachedSource(folder), CacheError, r"index\.json must hold hashes of \['bytes.bin', .*, got \[\]"))
     (folder / "index.json").write_text(json.dumps({**index, "format": 2}))
     refused((lambda: CachedSource(folder), CacheError, "has format 2, this version reads 1"))
     (folder / "index.json").write_text(json.dumps(index))

@@ -282,13 +282,36 @@ def test_config_that_cannot_be_resumed_and_files_half_written_are_found(train, t
     assert find_problems(folder) == [f"{folder / 'config.yaml'} must name model.preset"]
 
 
+def test_a_summary_that_is_not_one_is_written_again(train, trained, tmp_path, capfd):
+    summary = json.loads((trained / "summary.json").read_text())
+    for number, wrong in enumerate(({"files": None}, {"files": [1]}, {"updates": "x"}, {"flops": 0})):
+        folder = Path(shutil.copytree(trained, tmp_path / f"run {number}"))
+        (folder / "summary.json").write_text(json.dumps({**summary, **wrong}))
+        train(folder)
+        name, words = folder / "summary.json", "must be .*; it is written again"
+        assert re.search(f"warning: {[*wrong][0]} of {name} {words}", capfd.readouterr().err)
+        assert find_problems(folder) == []
+
+
+@each(content=['{"update": Infinity}\n', 100_000 * "[" + "\n"])
+def test_logs_that_are_not_lines_of_updates_are_named(content, train, trained, tmp_path):
+    folder = Path(shutil.copytree(trained, tmp_path / f"run {len(content)}"))
+    (folder / "samples.jsonl").write_text(content)
+    assert any(str(folder / "samples.jsonl") in problem for problem in find_problems(folder))
+    with pytest.raises(ValueError, match=f"{folder / 'samples.jsonl'} must hold"):
+        train(folder)
+    (folder / "summary.json").unlink()
+    with pytest.raises(ValueError, match=f"{folder / 'samples.jsonl'} must hold"):
+        train(folder)
+
+
 CHANGES = {
     "config.yaml": lambda text: text.replace("seed: 0", "seed: 7"),
     "environment.json": lambda text: text + " ",
     "metrics.csv": lambda text: text + "31,",
     "alarms.log": lambda text: text + '{"update": 3, "warning": "none"}\n',
     "sample.txt": lambda text: None,
-    "summary.json": lambda text: "{}",
+    "summary.json": lambda text: re.sub('"held_out_bits_per_byte": .*', '"held_out_bits_per_byte": 2.0,', text),
     "model/segmenter.json": lambda text: '{"format": 1, "name": "uniform", "options": {}}',
     f"checkpoints/update-{UPDATES:08d}/manifest.json": lambda text: re.sub(
         r'"files": .*', '"files": {}}', text, flags=re.S

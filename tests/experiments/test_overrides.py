@@ -61,6 +61,10 @@ REFUSED = {
     "actor.rates=[a,b]": "actor.rates must be a list of floats or null, got [a,b]",
     "data.options=3": "data.options must be a dict, got 3; write data.options.NAME=VALUE",
     "-m seed=1,x": "seed must be an int, got 'x'",
+    "+optim.lrr=1": "there is no option 'optim.lrr'; did you mean 'optim.lr'?",
+    "++a.b.c=1": "there is no option 'a.b.c'",
+    "+foo=1": "there is no option 'foo'",
+    "compare.optionsx.a=1": "there is no option 'compare.optionsx.a'; did you mean 'compare.options'?",
     "+seed=3": "Could not append to config. An item is already at 'seed'; Either remove + prefix: 'seed=3'; Or add a "
     "second + to add or override 'seed': '++seed=3'",
     "seed=1,2": "seed must be one value without --multirun, got 1,2; add --multirun for a run each",

@@ -26,7 +26,7 @@ from rltok_rl.experiments.studies import soak
 from safetensors.torch import load
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rltok_rl.data import local_prose
+from rltok_rl.data import CacheError, local_prose
 from rltok_rl.models import UNet
 from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rltok_rl.training.metrics import MetricsTable
@@ -306,6 +306,11 @@ def test_changed_texts_are_not_resumed(tmp_path, monkeypatch):
     assert load_checkpoint(Path("other/checkpoints"))[1]["trained_on"] == here
     book.write_bytes(text)
     assert run(configured(*options, "out=run"), "")["updates"] == 4 and metrics(Path("run")) == before
+    cached = Path("cache/bytes.bin")
+    cached.write_bytes(cached.read_bytes().replace(b"the", b"tha"))
+    for out in ("named", "new"):
+        with pytest.raises(CacheError, match=r"^cache/bytes\.bin is not what was written \(its checksum differs\)"):
+            run(configured(*options, f"out={out}", "data.cache=cache"), "")
 
 
 def test_tensorboard_has_every_metric_once_over_a_kill(tmp_path):

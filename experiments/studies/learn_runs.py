@@ -19,6 +19,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.studies.equal_rates import calibrate_threshold, policy_at_rate
 
 from rltok_rl.data.languages import Language
 from rltok_rl.diagnostics.gradient_quality import policy_gradient, signal_to_noise
@@ -161,6 +162,7 @@ def train_and_evaluate(
     signal_batches: int = 0,
     num_rows: int = FINAL_ROWS,
     num_batches: int = FINAL_BATCHES,
+    equal_rates: bool = False,
     after_evaluation: Callable[[dict[str, Any], float], None] = lambda *_: None,
 ) -> dict[str, Any]:
     """Train a run with evenly spaced evaluations on fresh texts, and evaluate its end on others.
@@ -168,8 +170,10 @@ def train_and_evaluate(
     Evaluations are spaced by updates, or by FLOPs if ``optim.total_flops`` ends the run. They have two batches of
     ``num_rows`` texts, the last one ``num_batches``, and with ``signal_batches`` the ``signal`` of
     :func:`policy_signal`. Calls ``after_evaluation`` with each evaluation and the share of the training that is done.
-    Returns ``looks``, the evaluations; ``final`` (:func:`evaluate` on more texts); ``sample``; and the CPU seconds of
-    building and training.
+    With ``equal_rates`` the last evaluation is at the target rate (:mod:`~rltok_rl.experiments.studies.equal_rates`),
+    on texts of the run's seed, and its ``offset`` of the policy's logits is returned; thresholds of entropies are set
+    anew at each evaluation. Returns ``looks``, the evaluations; ``final`` (:func:`evaluate` on more texts); ``sample``;
+    and the CPU seconds of building and training.
     """
     torch.set_num_threads(config.compute.threads or 1)
     start, spent = time.process_time(), 0.0
@@ -185,9 +189,13 @@ def train_and_evaluate(
     evaluations: list[dict[str, float]] = []
     sizes: Any = {"num_rows": num_rows, "num_steps": config.data.num_steps}
 
+    target, calibration = trainer.model.config.target_rate, {"seed": _SEED + 2, "num_batches": num_batches, **sizes}
+
     def add_evaluation() -> None:
         nonlocal start, spent
         spent += time.process_time() - start
+        if equal_rates:
+            calibrate_threshold(trainer.segmenter, trainer.model, language, target, **calibration)
         metrics = evaluate(trainer.model, language, actor, num_batches=2, seed=_SEED + 1, **sizes)
         evaluations.append({"bytes": trainer.bytes_done, "cpu_seconds": round(spent, 2)} | _rounded(metrics))
         if by_flops:
@@ -208,15 +216,21 @@ def train_and_evaluate(
 
     add_evaluation()
     trainer.run(after_update, fetch_when=is_due)
+    result: dict[str, Any] = {} if actor is not None else {"sample": sample_boundaries(trainer.model, language)}
+    if equal_rates and actor is None:
+        policy = policy_at_rate(trainer.model, language, target, **calibration)
+        actor, result["offset"] = policy, round(policy.offset, 4)
+    seed = _SEED + 10 * config.seed if equal_rates else _SEED
+    final = evaluate(trainer.model, language, actor, num_batches=num_batches, seed=seed, **sizes)
     return {
         "updates": trainer.updates,
         "bytes": trainer.bytes_done,
         "flops": trainer.flops_done,
         **({"total_flops": trainer.total_flops_done} if by_flops else {}),
         "cpu_seconds": round(spent, 2),
-        "final": _rounded(evaluate(trainer.model, language, actor, num_batches=num_batches, **sizes)),
+        "final": _rounded(final),
         "looks": evaluations,
-        **({} if actor is not None else {"sample": sample_boundaries(trainer.model, language)}),
+        **result,
     }
 
 

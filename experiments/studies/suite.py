@@ -39,8 +39,9 @@ REPEATED = {("noise", 1): 2}
 """``noise`` 1 is ``delay`` 1: the small budget has ``noise`` 2 in its place, the full one leaves it out."""
 CELL_FLOPS = 7.5e11
 """Total FLOPs of a cell of either budget."""
-TRACK = "scratch"
-"""Language model and policy are trained together. Cells of other tracks have other names."""
+TRACK = "scratch2"
+"""Language model and policy are trained together, and evaluated at equal rates. Cells of other tracks, and of
+``scratch``, without equal rates, have other names."""
 EVALUATIONS, EVALUATION_BYTES, FINAL_BATCHES, SIGNAL_BATCHES = 8, 8192, 16, 8
 """Evaluations during training, bytes of an evaluation's batch, batches of the last evaluation, and batches of each
 measurement of the policy gradient's signal to noise."""
@@ -158,7 +159,7 @@ def train_cell(job: CellJob) -> dict[str, Any]:
     torch.set_num_threads(1)
     rows = max(1, EVALUATION_BYTES // job.config.data.num_steps)
     counts: Any = {"num_evaluations": EVALUATIONS, "num_batches": FINAL_BATCHES, "signal_batches": SIGNAL_BATCHES}
-    result = train_and_evaluate(job.config, num_rows=rows, **counts)
+    result = train_and_evaluate(job.config, num_rows=rows, equal_rates=True, **counts)
     result.pop("sample", None)
     job.file.parent.mkdir(parents=True, exist_ok=True)
     place = {"track": TRACK, "machine": machine("cpu"), "git": git_state(Path(__file__).resolve().parent)}

@@ -16,10 +16,14 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
+from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.agents.rules import evenly_spaced
+from rltok_rl.agents.segmenters import SegmenterActor, make_segmenter
+from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.studies import suite, suite_page
-from rltok_rl.experiments.studies.learn_runs import train_and_evaluate
+from rltok_rl.experiments.studies.equal_rates import OffsetActor, calibrate_threshold, policy_at_rate
+from rltok_rl.experiments.studies.learn_runs import evaluate, train_and_evaluate
 from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, Oracle, cell_config, drawn_bytes, even_rate
 from rltok_rl.experiments.studies.suite_scores import (
     interquartile_mean,
@@ -94,6 +98,49 @@ def test_measuring_the_signal_leaves_a_run_as_it_was():
 
     for entry in ("running_mean@0.9", "local_flips@0.9", "uniform"):
         assert train(entry, 3) == train(entry, 0), entry
+
+
+SIZES: Any = {"num_rows": 64, "num_steps": 64, "num_batches": 8, "seed": 5}
+
+
+def test_policies_are_evaluated_at_their_targets():
+    """An offset of the logits, one for all bytes, and a threshold, which other segmenters do not have."""
+    torch.manual_seed(0)
+    model, language = UNet(preset("tiny", target_rate=0.1)), TASKS["delay"].language(1)
+    torch.nn.init.normal_(model.boundary_head.projection.weight)
+    drawn = []
+    for actor in (LearnedBoundaryActor(model), OffsetActor(model)):
+        env = ByteBoundaryEnv(model, language, num_steps=64, batch_size=(64,), seed=0)
+        drawn.append(env.parallel_rollout(actor, generator=torch.Generator().manual_seed(1))["action"])
+    assert torch.equal(*drawn)
+    before = evaluate(model, language, None, **{**SIZES, "seed": 6})["rate"]
+    state = torch.get_rng_state()
+    policy = policy_at_rate(model, language, 0.25, **SIZES)
+    assert torch.equal(torch.get_rng_state(), state) and model.training
+    errors = [
+        evaluate(model, language, actor, **{**SIZES, "seed": seed})["rate"] / 0.25 - 1
+        for seed, actor in ((5, policy), (6, policy), (6, OffsetActor(model, policy.offset + 0.2)))
+    ]
+    assert abs(before / 0.25 - 1) > 0.5 and abs(errors[0]) < 0.05 and abs(errors[1]) < 0.05 and errors[2] > 0.08
+    assert [round(policy_at_rate(model, language, rate, **SIZES).offset, 3) for rate in (0.0, 1.0)] == [-8, 8]
+    rule = make_segmenter("entropy-threshold", model, predictor="early_exit")
+    calibrate_threshold(rule, model, language, 0.25, **SIZES)
+    actor = SegmenterActor(rule)
+    assert abs(evaluate(model, language, actor, **{**SIZES, "seed": 6})["rate"] / 0.25 - 1) < 0.08
+    calibrate_threshold(None, model, language, 0.25, **SIZES)
+
+
+def test_cells_are_evaluated_at_equal_rates_on_texts_of_their_seed(tmp_path):
+    options = suite.read_suite_options([*TINY[:2], "seeds=2", "flops=3e8", SMALL, "entries=random", f"out={tmp_path}"])
+    cells = {}
+    for job in suite.suite_jobs(options):
+        if job.cell.task == "delay":
+            cells[job.cell.entry, job.cell.seed] = suite.train_cell(job)
+    assert len(cells) == 6 and not any("offset" in cell for cell in cells.values())  # nothing is learned
+    assert cells["random", 0]["final"]["rate"] != cells["random", 1]["final"]["rate"]
+    options = suite.read_suite_options([*TINY, "estimator=batch_mean", f"out={tmp_path}"])
+    learned = next(job for job in suite.suite_jobs(options) if job.cell.entry == "batch_mean@0.9")
+    assert "offset" in suite.train_cell(learned)
 
 
 def _cell(task: str, entry: str, seed: int, share: float, rate: float = 0.1) -> dict[str, Any]:
@@ -227,7 +274,7 @@ def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, 
     arguments = [*TINY, "entries=random", f"out={tmp_path}"]
     assert suite.main(arguments) == 0
     files = sorted(tmp_path.glob("cells/*.json"))
-    assert len(files) == 2 * 3 and all(file.name.startswith("scratch-") for file in files)
+    assert len(files) == 2 * 3 and all(file.name.startswith("scratch2-") for file in files)
     before = [file.read_bytes() for file in files]
     cell = json.loads(before[0])
     assert cell["total_flops"] >= 3e8 and cell["looks"][-1]["total_flops"] == cell["total_flops"]

@@ -39,6 +39,12 @@ class LocalFlips(ReturnEstimator):
     least T, gamma 1). A shorter span ignores later effects, and flips of neighbouring blocks interact: a bias, for
     many more flips per forward pass. The rollout must have whole texts, each row from the first byte of its text.
 
+    This is a stochastic local-expectation gradient (Titsias and Lázaro-Gredilla 2015): both values of a decision are
+    summed exactly, with one sample of all others. COMA's counterfactual baseline (Foerster et al. 2018) has the same
+    expected gradient. Related: DisARM (Dong et al. 2020; Yin et al. 2020), ARMS (Dimitriev and Zhou 2021), MuProp (Gu
+    et al. 2016), RELAX (Grathwohl et al. 2018), VIMCO (Mnih and Rezende 2016), counterfactual credit assignment
+    (Mesnard et al. 2021).
+
     Args:
         model: the U-Net of the rollout.
         gamma: discount in [0, 1].

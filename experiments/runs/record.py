@@ -24,7 +24,7 @@ from rltok_rl.experiments.texts import Texts
 from rltok_rl.data.disk import replace_text
 from rltok_rl.training import Trainer
 from rltok_rl.training.checkpoint import save_checkpoint
-from rltok_rl.training.environment import Starts, environment
+from rltok_rl.training.environment import CpuClock, Starts, environment
 from rltok_rl.training.loggers import Logging, LogTarget
 from rltok_rl.training.metrics import MetricsTable, UpdateLog
 from rltok_rl.training.progress import Progress
@@ -95,6 +95,7 @@ class Recorder:
         if trainer.processes.main:
             self._begin(config, trainer.updates if resuming else None, command)
         trainer.processes.meet()  # a logger may wait for its server
+        self.cpu = CpuClock()
 
     def _begin(self, config: TrainConfig, resume_after: int | None, command: str) -> None:
         out, trainer = self.out, self.trainer
@@ -167,20 +168,21 @@ class Recorder:
     def take_snapshot(self) -> dict[str, Any]:
         """Evaluate on held-out text and draw a sample; a collective, which returns the snapshot in the main process."""
         trainer, snapshot = self.trainer, dict[str, Any]()
-        model = whole_model(trainer.model)
-        if trainer.processes.main:
-            snapshot = self.snapshots.take(model)
-            self.samples.add(
-                trainer.updates,
-                bytes=trainer.bytes_done,
-                flops=trainer.flops_done,
-                padded_flops=trainer.padded_flops_done,
-                total_flops=trainer.total_flops_done,
-                **snapshot,
-            )
-            held_out = {k.removeprefix("held_out_"): v for k, v in snapshot.items() if k.startswith("held_out_")}
-            self.logging.add("held_out", held_out, update=trainer.updates)
-        trainer.processes.meet()  # the evaluation may outlast a collective's timeout
+        with self.cpu.paused():
+            model = whole_model(trainer.model)
+            if trainer.processes.main:
+                snapshot = self.snapshots.take(model)
+                self.samples.add(
+                    trainer.updates,
+                    bytes=trainer.bytes_done,
+                    flops=trainer.flops_done,
+                    padded_flops=trainer.padded_flops_done,
+                    total_flops=trainer.total_flops_done,
+                    **snapshot,
+                )
+                held_out = {k.removeprefix("held_out_"): v for k, v in snapshot.items() if k.startswith("held_out_")}
+                self.logging.add("held_out", held_out, update=trainer.updates)
+            trainer.processes.meet()  # the evaluation may outlast a collective's timeout
         return snapshot
 
     @property
@@ -191,12 +193,15 @@ class Recorder:
     def save(self) -> None:
         """Write a checkpoint; a collective."""
         trainer = self.trainer
-        state = trainer.state_dict()
-        try:
-            if trainer.processes.main:
-                state[TRAINED_ON] = self.texts.sha256
-                save_checkpoint(self.out / "checkpoints", trainer.updates, state, files=LOGS)
-                self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds)
-        finally:
-            trainer.processes.meet()  # writing may outlast a collective's timeout
+        mean = trainer.processes.mean({"cpu_seconds": self.cpu.seconds})  # the record has the sum over ranks
+        cpu_seconds = mean["cpu_seconds"] * trainer.processes.world_size
+        with self.cpu.paused():
+            state = trainer.state_dict()
+            try:
+                if trainer.processes.main:
+                    state[TRAINED_ON] = self.texts.sha256
+                    save_checkpoint(self.out / "checkpoints", trainer.updates, state, files=LOGS)
+                    self.starts.reach(trainer.updates, trainer.bytes_done, self.progress.seconds, cpu_seconds)
+            finally:
+                trainer.processes.meet()  # writing may outlast a collective's timeout
         self._saved = time.monotonic()

@@ -9,8 +9,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ def environment(*, device: str | torch.device = "cpu", command: str = "", num_pr
         "packages": packages,
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "device": kind,
         "num_processes": num_processes,
         "threads": torch.get_num_threads(),
@@ -62,10 +63,11 @@ def environment(*, device: str | torch.device = "cpu", command: str = "", num_pr
 
 
 def machine(device: str) -> str:
-    """Describe processor, threads, GPU and versions in one line."""
+    """Describe processor, vector instructions that torch uses, threads, GPU and versions in one line."""
     gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    return f"{_processor()}, {torch.get_num_threads()} threads{gpu}; {versions}"
+    processor = f"{_processor()} ({torch.backends.cpu.get_cpu_capability()})"
+    return f"{processor}, {torch.get_num_threads()} threads{gpu}; {versions}"
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
@@ -119,11 +121,32 @@ def peak_memory(device: str | torch.device = "cpu") -> dict[str, int]:
     return peaks
 
 
+class CpuClock:
+    """CPU seconds of this process and its threads since the clock was made; those of child processes are left out."""
+
+    def __init__(self) -> None:
+        self._start = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds so far, those spent in :meth:`paused` left out."""
+        return time.process_time() - self._start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the CPU seconds of a block."""
+        begin = time.process_time()
+        try:
+            yield
+        finally:
+            self._start += time.process_time() - begin
+
+
 class Starts:
     """A JSON file with an entry per start of a run, which may resume on another machine.
 
-    Each entry is its :func:`environment`, with the update it resumed after, and the updates and seconds up to its last
-    checkpoint.
+    Each entry is its :func:`environment`, with the update it resumed after, and the updates, seconds and CPU seconds up
+    to its last checkpoint.
     """
 
     def __init__(self, path: Path, *, resuming: bool = False) -> None:
@@ -137,11 +160,12 @@ class Starts:
     def begin(self, entry: dict[str, Any], *, update: int, bytes_done: int) -> None:
         """Record a start; ``update`` is the one it resumes after, 0 for a new run."""
         self.entries.append({**entry, "from_update": update, "from_bytes": bytes_done})
-        self.reach(update, bytes_done, 0.0)
+        self.reach(update, bytes_done, 0.0, 0.0)
 
-    def reach(self, update: int, bytes_done: int, seconds: float) -> None:
-        """Record the last saved update of this start, its bytes, and the seconds since the start."""
-        self.entries[-1].update(to_update=update, to_bytes=bytes_done, seconds=round(seconds, 3))
+    def reach(self, update: int, bytes_done: int, seconds: float, cpu_seconds: float) -> None:
+        """Record the last saved update of this start, its bytes, and the seconds and CPU seconds since the start."""
+        reached = {"to_update": update, "to_bytes": bytes_done}
+        self.entries[-1].update(reached, seconds=round(seconds, 3), cpu_seconds=round(cpu_seconds, 3))
         replace_text(self.path, json.dumps(self.entries, indent=1) + "\n")
 
 
@@ -152,7 +176,8 @@ _GIT = ValueKind(
 _REACHED = {"from_bytes": COUNT, "to_bytes": COUNT, "seconds": POSITIVE}
 _START = {
     **_REACHED,
-    **dict.fromkeys(("command", "rltok_rl", "python", "system", "processor", "device", "gpu"), TEXT),
+    "cpu_seconds": POSITIVE,
+    **dict.fromkeys(("command", "rltok_rl", "python", "system", "processor", "cpu_capability", "device", "gpu"), TEXT),
     **dict.fromkeys(("num_processes", "threads", "from_update", "to_update"), COUNT),
     "packages": TEXT.by_name(),
     "git": _GIT.or_none(),
@@ -173,6 +198,17 @@ def bytes_per_second(entries: list[dict[str, Any]]) -> float | None:
     """
     seconds = sum(entry["seconds"] for entry in entries)
     return sum(entry["to_bytes"] - entry["from_bytes"] for entry in entries) / seconds if seconds else None
+
+
+def cpu_seconds(entries: list[dict[str, Any]]) -> float | None:
+    """Return the CPU seconds of training over all starts; None if one of them has not recorded its own.
+
+    Example:
+        >>> cpu_seconds([{"cpu_seconds": 3.0}, {"cpu_seconds": 0.5}]), cpu_seconds([{"cpu_seconds": 3.0}, {}])
+        (3.5, None)
+    """
+    recorded = [entry["cpu_seconds"] for entry in entries if "cpu_seconds" in entry]
+    return sum(recorded) if entries and len(recorded) == len(entries) else None
 
 
 PEAKS = {

@@ -383,9 +383,11 @@ FIELDS: dict[str, dict[str, list[Any]]] = {  # by file of results: values of fie
     "environment.json": {
         "python": [{}, None],
         "processor": [10**30],
+        "cpu_capability": [1, None],
         "packages": [[], {"torch": 1}],
         "git": [[1], {"revision": 1}],
         "seconds": ["x", -1, None],
+        "cpu_seconds": ["x", -1, None],
         "to_update": [1.5, {}],
     },
     "samples.jsonl": {

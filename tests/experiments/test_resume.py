@@ -9,14 +9,17 @@ import random
 import re
 import shutil
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rltok_rl.experiments.commands.check import find_problems
 from rltok_rl.experiments.reports.run_report import trained_table
-from rltok_rl.experiments.runs import build
+from rltok_rl.experiments.runs import build, record
 from rltok_rl.experiments.runs import run as runs
 from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.runs.record import HELD_OUT, LOGS
@@ -30,6 +33,7 @@ from rltok_rl.data import CacheError, local_prose
 from rltok_rl.models import UNet
 from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rltok_rl.training.metrics import MetricsTable
+from rltok_rl.training.snapshots import Snapshots
 
 from ..each import each
 from ..forked import Forked
@@ -112,6 +116,30 @@ def test_stopped_run_saves_and_resumes_later(whole, tmp_path, monkeypatch, capfd
     assert [(s["command"], s["from_update"], s["to_update"]) for s in starts] == [("one", 0, 5), ("two", 5, 10)]
     assert summary["bytes_per_second"] == pytest.approx(1280 / sum(s["seconds"] for s in starts))
     assert summary["threads"] == 1 and summary["peak_memory"] > 50e6
+
+
+def test_cpu_seconds_are_those_of_training_over_all_starts(tmp_path, monkeypatch):
+    """Evaluations, checkpoints and what precedes training are left out, and updates after the last checkpoint."""
+    now = [0.0]
+
+    def spend(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        def spending(*arguments: Any, **options: Any) -> Any:
+            now[0] += seconds
+            return function(*arguments, **options)
+
+        return spending
+
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
+    monkeypatch.setattr(runs, "make_trainer", spend(1000, runs.make_trainer))
+    monkeypatch.setattr(record, "save_checkpoint", spend(100, record.save_checkpoint))
+    monkeypatch.setattr(Snapshots, "take", spend(10, Snapshots.take))
+    monkeypatch.setattr(MetricsTable, "add", spend(1, MetricsTable.add))
+    config = configured(*LONGER, f"out={tmp_path}/run")
+    with killed_at(5):  # after the checkpoint at the third update
+        run(config, "")
+    run(config, "")
+    starts = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert [start["cpu_seconds"] for start in starts] == [3, 7]
 
 
 def alarms_of(capsys) -> list[str]:

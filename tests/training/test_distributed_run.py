@@ -16,12 +16,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from rltok_rl.experiments import train
+from rltok_rl.experiments.runs import record
 from rltok_rl.experiments.runs.record import Recorder
 
 from rltok_rl.objectives import JointLoss
 from rltok_rl.training import distributed
 from rltok_rl.training.checkpoint import list_checkpoints
 from rltok_rl.training.distributed import TIMEOUT, Processes, fresh_store, init_processes
+from rltok_rl.training.environment import CpuClock
 from rltok_rl.training.sharding import check_parallel
 
 from ..each import each
@@ -204,13 +206,29 @@ def test_ranks_wait_for_a_snapshot_outside_collectives():
     store = dist.HashStore()
     main, other = (Processes(rank, 2, store=store) for rank in (0, 1))
     model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(1, 1)})
-    recorder = SimpleNamespace(trainer=SimpleNamespace(model=model, processes=other))
+    recorder = SimpleNamespace(trainer=SimpleNamespace(model=model, processes=other), cpu=CpuClock())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(Recorder.take_snapshot, recorder)
         time.sleep(0.3)
         assert not waiting.done() or waiting.result()
         main.meet()
         waiting.result(timeout=20)
+
+
+def test_cpu_seconds_are_those_of_all_ranks(monkeypatch):
+    monkeypatch.setattr(record, "save_checkpoint", lambda *_, **__: None)
+    reached = []
+    processes = SimpleNamespace(main=True, world_size=3, mean=lambda metrics: dict.fromkeys(metrics, 2.0), meet=list)
+    recorder = SimpleNamespace(
+        trainer=SimpleNamespace(state_dict=dict, processes=processes, updates=4, bytes_done=5),
+        starts=SimpleNamespace(reach=lambda *values: reached.extend(values)),
+        texts=SimpleNamespace(sha256=""),
+        progress=SimpleNamespace(seconds=1.0),
+        cpu=CpuClock(),
+        out=Path(),
+    )
+    Recorder.save(recorder)
+    assert reached == [4, 5, 1.0, 6.0]
 
 
 def test_gpus_have_a_backend_for_tensors_on_the_cpu(monkeypatch):

@@ -6,13 +6,16 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 import torch
 
-import rltok_rl.training.environment
+import rltok_rl.training.environment as module
 from rltok_rl.fused import fused
 from rltok_rl.training.environment import (
+    CpuClock,
     Starts,
     bytes_per_second,
+    cpu_seconds,
     environment,
     git_state,
     machine,
@@ -36,6 +39,8 @@ def test_environment_names_versions_and_no_folder(monkeypatch):
     assert entry["command"] == "train out=./runs/x data.source=~/text"
     assert entry["num_processes"] == 3 and entry["device"] == "cpu"
     assert entry["threads"] == torch.get_num_threads()
+    capability = torch.backends.cpu.get_cpu_capability()
+    assert entry["cpu_capability"] == capability and f" ({capability}), " in machine("cpu")
     assert f", {torch.get_num_threads()} threads; torch {torch.__version__}, Python 3." in machine("cpu")
     with fused(False):
         assert environment()["fused"] == "off"
@@ -65,7 +70,7 @@ def test_revision_is_that_of_the_checkout(tmp_path, monkeypatch):
     revision = git(checkout, "rev-parse", "HEAD")
     with monkeypatch.context() as patch:
         patch.chdir(checkout)
-        assert environment()["git"] == git_state(Path(rltok_rl.training.environment.__file__).parent)
+        assert environment()["git"] == git_state(Path(module.__file__).parent)
     assert git_state(package) == {"revision": revision, "dirty": False}
     (package / "code.py").write_text("2\n")
     assert git_state(package) == {"revision": revision, "dirty": True}
@@ -87,18 +92,33 @@ def test_peak_memory_counts_bytes():
     assert 50e6 < peak_memory()["peak_memory"] < 1e12  # torch alone has more than 50 MB; kilobytes would be below
 
 
+def test_cpu_clock_leaves_out_what_is_paused(monkeypatch):
+    now = [5.0]
+    monkeypatch.setattr(module.time, "process_time", lambda: now[0])
+    clock = CpuClock()
+    now[0] += 1.0
+    with pytest.raises(KeyError), clock.paused():
+        now[0] += 10.0
+        raise KeyError
+    now[0] += 0.5
+    assert clock.seconds == 1.5
+
+
 def test_starts_are_kept_and_timed(tmp_path):
     path = tmp_path / "environment.json"
     first = Starts(path)
     first.begin({"command": "a"}, update=0, bytes_done=0)
     assert bytes_per_second(Starts(path, resuming=True).entries) is None
     inode = path.stat().st_ino
-    first.reach(5, 500, 1.9996)
+    first.reach(5, 500, 1.9996, 3.5)
     assert path.stat().st_ino != inode, "a kill leaves the old file or the new one"
     second = Starts(path, resuming=True)
     second.begin({"command": "b"}, update=5, bytes_done=500)
-    second.reach(8, 800, 0.5)
+    second.reach(8, 800, 0.5, 0.25)
     entries = json.loads(path.read_text())
     assert [(e["command"], e["from_update"], e["to_update"]) for e in entries] == [("a", 0, 5), ("b", 5, 8)]
     assert [(e["from_bytes"], e["to_bytes"], e["seconds"]) for e in entries] == [(0, 500, 2.0), (500, 800, 0.5)]
+    assert cpu_seconds(entries) == cpu_seconds(Starts(path, resuming=True).entries) == 3.75
+    del entries[0]["cpu_seconds"]  # of an earlier version
+    assert cpu_seconds(entries) is None and cpu_seconds([]) is None
     assert bytes_per_second(entries) == 800 / 2.5 and Starts(path).entries == []

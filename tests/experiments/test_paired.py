@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from rltok_rl.experiments.reports.paired import (
     Difference,
+    bootstrap_interval,
     paired_over_documents,
     paired_over_seeds,
     t_quantile,
@@ -34,9 +36,24 @@ def test_documents_and_seeds_are_paired():
     apart = paired_over_seeds({2: 2.3, 0: 2.1, 7: 9.9}, {0: 2.2, 2: 2.6})
     assert (apart.mean, apart.error, apart.pairs) == (pytest.approx(-0.2), pytest.approx(0.1), 2)
     assert apart.half_width == pytest.approx(1.2706) and not apart.significant
+    assert apart.bootstrap == (pytest.approx(-0.3), pytest.approx(-0.1))
     assert paired_over_seeds({0: 1.0}, {1: 1.0}) is None
     single = paired_over_seeds({0: 1.0}, {0: 2.0})
-    assert single.error is None and single.half_width == math.inf and not single.significant
+    assert (
+        single.error is None and single.bootstrap is None and single.half_width == math.inf and not single.significant
+    )
+
+
+def test_bootstrap_lists_the_resamples_of_few_values_and_draws_those_of_many():
+    assert bootstrap_interval([0.3, 0.1, 0.2]) == (pytest.approx(0.1), pytest.approx(0.3))  # 1 of 27 is above 2.5 %
+    # Means of five are sums of Bin(5, 1/5) / 5: P(at most 2) = 0.942, P(at most 3) = 0.993.
+    assert bootstrap_interval([1.0, 0.0, 0.0, 0.0, 0.0]) == (0.0, pytest.approx(0.6))
+    values = [math.sin(n) for n in range(12)]
+    low, high = bootstrap_interval(values)
+    assert (low, high) == bootstrap_interval(values), "the same page every time"
+    stats = pytest.importorskip("scipy.stats")
+    theirs = stats.bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", random_state=1)
+    assert (low, high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.02)
 
 
 def test_bold_needs_a_test():

@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 from rltok_rl.experiments.reports.markdown import bullets, markdown, number, with_error, with_unit
 from rltok_rl.experiments.reports.paired import paired_over_documents
-from rltok_rl.experiments.reports.seeds_page import PAGE, TABLE, seeds_table
+from rltok_rl.experiments.reports.seed_table import rate_notes, seeds_table
+from rltok_rl.experiments.reports.seeds_page import PAGE, TABLE
 from rltok_rl.experiments.reports.table import (
     best_systems,
     equal_budgets,
@@ -111,6 +112,7 @@ def _over_seeds(path: Path, linked_from: Path) -> str:
             f"## `{content['data']['source']}`, several seeds at equal total FLOPs: {path.parent.name}",
             f"More in [{PAGE}]({link(path.with_name(PAGE), linked_from)}). Bold: by a paired test over seeds.",
             seeds_table(content),
+            *([bullets(notes)] if (notes := rate_notes(content)) else []),
         ]
     )
 

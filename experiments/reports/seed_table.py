@@ -1,4 +1,4 @@
-"""Systems of a comparison over several seeds: losses by seed, paired differences, and which are best."""
+"""Systems of a comparison over several seeds: losses by seed, paired differences, rates, and which are best."""
 
 from __future__ import annotations
 
@@ -8,15 +8,34 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rltok_rl.experiments.reports.paired import Difference, paired_over_documents, paired_over_seeds, tied_with_best
-from rltok_rl.experiments.reports.table import equal_budgets, total_flops
+from rltok_rl.experiments.reports.markdown import markdown, number, percent, with_error, with_unit
+from rltok_rl.experiments.reports.paired import (
+    Difference,
+    bootstrap_text,
+    interval,
+    paired_over_documents,
+    paired_over_seeds,
+    tied_with_best,
+)
+from rltok_rl.experiments.reports.table import (
+    COMPARED_TOLERANCE,
+    equal_budgets,
+    flops_with_trials,
+    off_target,
+    rate_with_target,
+    total_flops,
+)
+
+from rltok_rl.renamed import current_text
 
 REFERENCE = "uniform"
-BOLD_TOLERANCE = 0.1
-"""Relative distance of a system's mean rate from its target up to which it is compared with the best.
-
-More than entries of the leaderboard may have: the paper's rate control lets rewards pull rates off by several per cent.
-"""
+OFF = "†"
+"""Mark of a rate that is too far from its target."""
+HEADER = (
+    *("system", "estimator", "total FLOPs", "CPU hours", "bits per byte", "each seed"),
+    *("minus {reference}: over seeds", "bootstrap over seeds", "over {unit}s", "boundaries per byte (target)"),
+    *("rate of each seed", "bytes", "spaces that have a boundary", "boundaries at a space (and at any edge of a word)"),
+)
 
 
 class SeedTable:
@@ -30,6 +49,11 @@ class SeedTable:
         self.reference = REFERENCE if REFERENCE in self.systems else self.systems[0]
         self.unit = content["data"]["split_by"] or "document"
         self.total_flops = list(map(total_flops, rows))
+        self.has_target = self.rows["target_rate"].notna() & ~self.rows["target_rates"].astype(bool)
+        """By row, whether the system has one target rate: not if the text decides, or if scripts have their own."""
+        rates, targets = (self.rows[name].where(self.has_target).astype(float) for name in ("rate", "target_rate"))
+        self.off_target = off_target(rates, targets, COMPARED_TOLERANCE)
+        """By row, whether the rate is too far from its target."""
 
     def over_seeds(self, system: str, other: str) -> Difference | None:
         """Paired difference over seeds."""
@@ -51,19 +75,86 @@ class SeedTable:
     def best(self) -> set[int]:
         """Places of the systems that a paired test over seeds cannot tell from the best; empty if budgets are unequal.
 
-        Oracles are left out, and systems whose boundaries are not as many as their target asks for; nothing is best if
-        targets differ.
+        Oracles are left out, and systems with a seed whose rate is off its target; nothing is best if targets differ.
         """
         targets = self.rows["target_rate"].dropna().unique()
         if not equal_budgets(self.total_flops) or len(targets) > 1:
             return set()
-        systems = self.rows.groupby("system")
-        off = (systems["rate"].mean() / systems["target_rate"].first().astype(float) - 1).abs() > BOLD_TOLERANCE
-        out = systems["oracle"].first().astype(bool) | off
-        means = [math.nan if out[name] else self.losses[name].mean() for name in self.systems]
+        out = set(self.rows.loc[self.off_target | self.rows["oracle"].astype(bool), "system"])
+        means = [math.nan if name in out else self.losses[name].mean() for name in self.systems]
         return tied_with_best(means, lambda row, best: self.over_seeds(self.systems[row], self.systems[best]))
 
     def num_seeds(self) -> str:
         """How many seeds the systems have, in words."""
         fewest, most = self.losses.count().min(), self.losses.count().max()
         return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+
+
+def seeds_table(content: Mapping[str, Any]) -> str:
+    """Return the table of systems as Markdown, from the content of ``compare-seeds.json``."""
+    table = SeedTable(content)
+    bold, body = table.best(), []
+    for place, name in enumerate(table.systems):
+        rows = table.rows[table.rows["system"] == name]
+        first, mean = rows.iloc[0], rows[["flops", "rate", "bytes"]].astype(float).mean()
+        losses = table.losses[name].dropna()
+        loss = with_error(losses.mean(), losses.std())
+        tried = None if rows["tried_flops"].isna().any() else rows["tried_flops"].mean()
+        over_seeds, over_documents = (
+            None if name == table.reference else difference(name, table.reference)
+            for difference in (table.over_seeds, table.over_documents)
+        )
+        rates = zip(rows["rate"], table.off_target[rows.index], strict=True)
+        body.append(
+            [
+                f"{name}{' *' if first['oracle'] else ''}",
+                current_text(first["estimator"]),
+                flops_with_trials(mean["flops"], tried),
+                _cpu_hours(rows),
+                f"**{loss}**" if place in bold else loss,
+                ", ".join(map(with_error, losses)),
+                *(interval(over_seeds), bootstrap_text(over_seeds), interval(over_documents)),
+                rate_with_target({**first, "rate": mean["rate"]}),
+                ", ".join(f"{rate:.3f}{f' {OFF}' if off else ''}" for rate, off in rates),
+                with_unit(mean["bytes"], "B"),
+                ", ".join("-" if share is None else percent(share) for share in rows["space_recall"]),
+                ", ".join(map(_at_edges, rows.to_dict("records"))),
+            ]
+        )
+    return markdown([name.format(reference=table.reference, unit=table.unit) for name in HEADER], body)
+
+
+def _cpu_hours(rows: pd.DataFrame) -> str:
+    """Mean CPU hours of a system's runs; a dash unless all of them have recorded theirs."""
+    seconds = rows.get("cpu_seconds", pd.Series([None]))
+    return "-" if seconds.isna().any() else number(seconds.mean() / 3600)
+
+
+def _at_edges(row: Mapping[str, Any]) -> str:
+    """Shares of boundaries at a space and at any edge of a word, if they are known."""
+    if row.get("space_precision") is None:
+        return "-"
+    edge = row.get("edge_precision")
+    return f"{100 * row['space_precision']:.0f} %" + ("" if edge is None else f" ({100 * edge:.0f} %)")
+
+
+def rate_notes(content: Mapping[str, Any]) -> list[str]:
+    """Return the lines below the table that name systems whose rates are off their target, and those without one."""
+    table, notes = SeedTable(content), []
+    off, without = table.rows[table.off_target], table.rows.loc[~table.has_target, "system"].unique()
+    systems = []
+    for name, rows in off.groupby("system", sort=False):
+        seeds = (f"{seed} ({100 * (rate / target - 1):+.1f} %)" for seed, rate, target in _rates(rows))
+        systems.append(f"{name} in seed{'s' if len(rows) > 1 else ''} {', '.join(seeds)}")
+    if systems:
+        limit = f"{100 * COMPARED_TOLERANCE:g} %"
+        notes.append(
+            f"{OFF} The rate is more than {limit} off its target, so the system is never bold: {'; '.join(systems)}."
+        )
+    if len(without):
+        notes.append(f"Without one target rate, so that no rate is marked: {', '.join(without)}.")
+    return notes
+
+
+def _rates(rows: pd.DataFrame) -> list[tuple[int, float, float]]:
+    return list(rows[["seed", "rate", "target_rate"]].itertuples(index=False, name=None))

@@ -28,28 +28,23 @@ from rltok_rl.experiments.reports.markdown import (
     with_error,
     with_unit,
 )
-from rltok_rl.experiments.reports.paired import interval
-from rltok_rl.experiments.reports.seed_table import BOLD_TOLERANCE, REFERENCE, SeedTable
+from rltok_rl.experiments.reports.paired import Difference, bootstrap_text, interval
+from rltok_rl.experiments.reports.provenance import provenance, provenance_notes
+from rltok_rl.experiments.reports.seed_table import REFERENCE, SeedTable, rate_notes, seeds_table
 from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
-from rltok_rl.experiments.reports.table import estimator_name, flops_with_trials, rate_with_target
+from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, estimator_name
 from rltok_rl.experiments.run_config import GROUPS
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.models import UNetConfig
-from rltok_rl.renamed import current_text
 from rltok_rl.training.environment import without_folders
 from rltok_rl.viz.run_figures import draw_loss_against_flops
 
 PAGE, TABLE, FIGURE = "compare-seeds.md", "compare-seeds.json", "compare-seeds.png"
 SHARES = (0.1, 0.2, 0.3, 1.0)
 """Shares of a run's updates at which the policy's entropy is shown (Figure 13 of the paper)."""
-HEADER = (
-    *("system", "estimator", "total FLOPs", "bits per byte", "each seed", "minus {reference}: over seeds"),
-    *("over {unit}s", "boundaries per byte (target)", "bytes", "spaces that have a boundary"),
-    "boundaries at a space (and at any edge of a word)",
-)
 MOST_PAIRED = 4
 """Systems of which all pairs are compared."""
 _METHOD = ("actor", "estimator", "baseline", "loss", "rate", "optim")
@@ -73,7 +68,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
             rows = systems.setdefault(name, {})
             if seed in rows:
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
-            rows[seed] = {**row, "entropy": entropy_at_shares(run)}
+            rows[seed] = {**row, "entropy": entropy_at_shares(run), **provenance(run)}
             runs[f"{name} {path.name}"] = of_last_seed[name] = run
     order = sorted(systems, key=lambda name: name == REFERENCE)  # the reference comes last
     options = differing_options({name: of_last_seed[name] for name in order})
@@ -156,15 +151,20 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
         "Bits per byte: mean ± standard deviation over seeds. Bold: not distinguishable from the best by a paired test "
         "over seeds (95 %), if total FLOPs differ by at most 2 % and all targets are equal. Systems with one seed, or "
-        f"more than {percent(BOLD_TOLERANCE)} off their target, are never bold.",
+        f"with a seed more than {100 * COMPARED_TOLERANCE:g} % off its target, are never bold and never the best.",
+        *rate_notes(content),
         f"Differences to {reference} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
+        "The bootstrap resamples seeds (95 %, percentiles). Student's t, which decides what is bold and what differs "
+        "significantly, is wider and the safer one for 3 to 5 seeds.",
         f"By chance, {percent(first['space_chance'] or 0)} of the boundaries are at a space"
         + (f", {percent(first['edge_chance'])} at any edge of a word." if first.get("edge_chance") else "."),
         f"Total FLOPs include an estimator's trials; they differ by {percent(max(flops) / min(flops) - 1)} at most.",
+        "CPU hours are those of training (evaluations and checkpoints left out), mean over seeds.",
         "The commands stand for one seed (`seed=`) and some of the systems (`compare.systems=`) each.",
         f"Machine: {plain('; '.join(content['machines']))}. "
         f"Revision: {', '.join(r[:10] for r in content['revisions'])}.",
+        *provenance_notes(table.rows),
     ]
     parts = [
         f"# {with_unit(min(flops), 'FLOPs')} in total, {table.num_seeds()}",
@@ -194,42 +194,6 @@ def _of_all_runs(command: str) -> str:
     return re.sub(r" seed=[\d,]+| '?out=\S+| '?compare\.systems=\[[^\]]*\]'?", "", command)
 
 
-def seeds_table(content: Mapping[str, Any]) -> str:
-    """Return the table of systems as Markdown, from the content of ``compare-seeds.json``."""
-    table = SeedTable(content)
-    bold, body = table.best(), []
-    for place, name in enumerate(table.systems):
-        rows = table.rows[table.rows["system"] == name]
-        first, mean = rows.iloc[0], rows[["flops", "rate", "bytes"]].astype(float).mean()
-        losses = table.losses[name].dropna()
-        loss = with_error(losses.mean(), losses.std())
-        tried = None if rows["tried_flops"].isna().any() else rows["tried_flops"].mean()
-        differences = [table.over_seeds(name, table.reference), table.over_documents(name, table.reference)]
-        body.append(
-            [
-                f"{name}{' *' if first['oracle'] else ''}",
-                current_text(first["estimator"]),
-                flops_with_trials(mean["flops"], tried),
-                f"**{loss}**" if place in bold else loss,
-                ", ".join(map(with_error, losses)),
-                *(interval(None if name == table.reference else difference) for difference in differences),
-                rate_with_target({**first, "rate": mean["rate"]}),
-                with_unit(mean["bytes"], "B"),
-                ", ".join("-" if share is None else percent(share) for share in rows["space_recall"]),
-                ", ".join(map(_at_edges, rows.to_dict("records"))),
-            ]
-        )
-    return markdown([name.format(reference=table.reference, unit=table.unit) for name in HEADER], body)
-
-
-def _at_edges(row: Mapping[str, Any]) -> str:
-    """Shares of boundaries at a space and at any edge of a word, if they are known."""
-    if row.get("space_precision") is None:
-        return "-"
-    edge = row.get("edge_precision")
-    return f"{100 * row['space_precision']:.0f} %" + ("" if edge is None else f" ({100 * edge:.0f} %)")
-
-
 def _differing(systems: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the options by which learned policies differ."""
     named = [(system["name"], system["options"]) for system in systems if system.get("options")]
@@ -247,9 +211,15 @@ def _pairs(table: SeedTable) -> list[str]:
             verdict = "one seed or none in common, so without a test over seeds"
         else:
             verdict = f"over seeds they {'differ' if by_seed.significant else 'do not differ'} significantly"
-        difference = f"{interval(by_seed)} over seeds, {interval(by_unit)} over {table.unit}s"
+        difference = f"{_over_seeds(by_seed)}, {interval(by_unit)} over {table.unit}s"
         lines.append(f"{name} minus {other}: {difference}; {verdict}.")
     return [bullets(lines)] if lines else []
+
+
+def _over_seeds(difference: Difference | None) -> str:
+    """Format a difference over seeds with both intervals."""
+    bootstrap = bootstrap_text(difference)
+    return f"{interval(difference)} over seeds" + ("" if bootstrap == "-" else f" (bootstrap {bootstrap})")
 
 
 def _entropies(table: SeedTable) -> list[str]:

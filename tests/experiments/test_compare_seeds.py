@@ -18,7 +18,12 @@ from .results import RESULTS, copy_run, rewrite
 
 MOVED = {"learned": (-0.05, -0.06, -0.04), "uniform": (0.0, 0.01, -0.01), "spacebyte": (-0.045, -0.06, -0.04)}
 """Bits per byte of each seed, relative to the committed evenly spaced run."""
+RATES = (0.1961, 0.2, 0.2039)
+"""Boundaries per byte of the learned policy in each seed, at most 2 % off its target."""
 BASE = json.loads((RESULTS / "compare/uniform/evaluation.json").read_text())
+
+
+REACHED = {"from_bytes": 0, "to_bytes": 1, "seconds": 1.0}
 
 
 @pytest.fixture
@@ -31,6 +36,8 @@ def folder(tmp_path) -> Path:
             (run / "config.yaml").write_text(re.sub(r"\nseed: \d+", f"\nseed: {seed}", config))
             nats = [n + move * math.log(2) * c for n, c in zip(BASE["nats"], BASE["counts"], strict=True)]
             rewrite(run / "evaluation.json", nats=nats, corpus_bits_per_byte=BASE["corpus_bits_per_byte"] + move)
+            if system == "learned":
+                rewrite(run / "evaluation.json", rate=RATES[seed])
             rewrite(run / "summary.json", tried_flops=0.0)
     return tmp_path / "three"
 
@@ -40,9 +47,17 @@ def no_figure(monkeypatch):
     monkeypatch.setattr(seeds_page, "draw_loss_against_flops", lambda *_, **__: None)
 
 
-def cells(page: Path, system: str) -> list[str]:
-    (row,) = [line for line in page.read_text().splitlines() if re.match(rf"\| {system}( \*)? \|", line)]
-    return [cell.strip() for cell in row.split("|")[1:-1]]
+def cells(page: Path, system: str) -> dict[str, str]:
+    """The row of a system, by column without what follows a colon or a bracket."""
+    lines = page.read_text().splitlines()
+    header = next(line for line in lines if line.startswith("| system |"))
+    (row,) = [line for line in lines if re.match(rf"\| {system}( \*)? \|", line)]
+    names, values = ([cell.strip() for cell in line.split("|")[1:-1]] for line in (header, row))
+    return {re.sub(r"^.*: | \(.*", "", name): value for name, value in zip(names, values, strict=True)}
+
+
+def bold(page: Path) -> set[str]:
+    return {system for system in MOVED if cells(page, system)["bits per byte"].startswith("**")}
 
 
 def test_means_and_paired_differences_are_those_of_the_seeds(folder, capsys):
@@ -50,13 +65,16 @@ def test_means_and_paired_differences_are_those_of_the_seeds(folder, capsys):
     page = folder / "compare-seeds.md"
     assert capsys.readouterr().out.strip() == str(page) and (folder / "compare-seeds.png").stat().st_size > 2_500
     learned, loss = cells(page, "learned"), BASE["corpus_bits_per_byte"]
-    assert learned[2] == "10.5 TFLOPs" and learned[3] == f"**{loss - 0.05:.3f} ± 0.010**"
-    assert learned[4] == ", ".join(f"{loss + move:.3f}" for move in MOVED["learned"])
-    assert learned[5] == "-0.050 [-0.100, -0.000]"  # differences -0.05, -0.07, -0.03; 4.303 x 0.02 / sqrt(3)
-    assert learned[6] == "-0.050 [-0.050, -0.050]"  # every document was moved by the same amount
-    assert cells(page, "spacebyte")[3].startswith("**") and not cells(page, "uniform")[3].startswith("**")
+    assert learned["total FLOPs"] == "10.5 TFLOPs" and learned["bits per byte"] == f"**{loss - 0.05:.3f} ± 0.010**"
+    assert learned["each seed"] == ", ".join(f"{loss + move:.3f}" for move in MOVED["learned"])
+    assert learned["over seeds"] == "-0.050 [-0.100, -0.000]"  # -0.05, -0.07, -0.03; 4.303 x 0.02 / sqrt(3)
+    assert learned["bootstrap over seeds"] == "[-0.070, -0.030]"  # of 27 resamples, the least and the largest
+    assert cells(page, "uniform")["bootstrap over seeds"] == "-"
+    assert learned["over documents"] == "-0.050 [-0.050, -0.050]"  # every document was moved by the same amount
+    assert bold(page) == {"learned", "spacebyte"}
     text = page.read_text()
-    assert "learned minus spacebyte: -0.002" in text and "they do not differ significantly" in text
+    assert "learned minus spacebyte: -0.002 [-0.009, +0.006] over seeds (bootstrap [-0.005, +0.000])" in text
+    assert "they do not differ significantly" in text and "safer one for 3 to 5 seeds" in text
     # The page needs nothing but its JSON.
     assert seeds_page.seeds_page(json.loads((folder / "compare-seeds.json").read_text())) == text
 
@@ -87,15 +105,87 @@ def test_nothing_is_bold_at_unequal_budgets(folder, no_figure):
     for seed in range(3):
         rewrite(folder / str(seed) / "learned" / "summary.json", tried_flops=4.3e12)
     page = write_seeds_page(folder)
-    assert cells(page, "learned")[2] == "14.8 TFLOPs (29 % trials)"  # trials are part of the total
-    assert not any(cells(page, system)[3].startswith("**") for system in MOVED)
+    assert cells(page, "learned")["total FLOPs"] == "14.8 TFLOPs (29 % trials)"  # trials are part of the total
+    assert bold(page) == set()
+
+
+def test_a_seed_off_its_target_is_marked_and_its_system_is_not_bold(folder, no_figure):
+    """Though the mean over seeds is on the target, and though the system has the fewest bits per byte."""
+    page = write_seeds_page(folder)
+    assert cells(page, "learned")["rate of each seed"] == "0.196, 0.200, 0.204" and "†" not in page.read_text()
+    for seed, rate in (("0", 0.1959), ("2", 0.23)):
+        rewrite(folder / seed / "learned" / "evaluation.json", rate=rate)
+    page = write_seeds_page(folder)
+    assert cells(page, "learned")["rate of each seed"] == "0.196 †, 0.200, 0.230 †"
+    assert cells(page, "learned")["boundaries per byte"] == "0.209 (0.2)"
+    assert bold(page) == {"spacebyte", "uniform"}, "learned is not the best that others are compared with"
+    text = page.read_text()
+    assert "never bold: learned in seeds 0 (-2.1 %), 2 (+15.0 %).\n" in text
+    assert "Without one target rate, so that no rate is marked: spacebyte.\n" in text
+    assert cells(page, "spacebyte")["rate of each seed"] == "0.187, 0.187, 0.187"
+
+
+def test_targets_by_script_mark_no_rate(folder, no_figure):
+    for seed in range(3):
+        scripts = {"latin": 0.2, "cyrillic": 0.4}
+        rewrite(folder / str(seed) / "uniform" / "evaluation.json", rate=0.3, target_rates=scripts)
+    text = write_seeds_page(folder).read_text()
+    assert "†" not in text and "no rate is marked: spacebyte, uniform.\n" in text
+
+
+def test_cpu_hours_capabilities_and_revisions_of_all_starts_are_on_the_page(folder, no_figure):
+    def begin(seed: int, system: str, *starts: dict[str, object]) -> None:
+        (folder / str(seed) / system / "environment.json").write_text(json.dumps([start | REACHED for start in starts]))
+
+    old = write_seeds_page(folder)
+    assert {cells(old, system)["CPU hours"] for system in MOVED} == {"-"} and "CPU capabilities" not in old.read_text()
+    first, second = ({"revision": letter * 40, "dirty": False} for letter in "ab")
+    wide, narrow = ({"git": first, "cpu_capability": name, "cpu_seconds": 1800.0} for name in ("AVX512", "AVX2"))
+    for seed in range(3):
+        for system in MOVED:
+            begin(seed, system, wide)
+    page = write_seeds_page(folder)
+    assert {cells(page, system)["CPU hours"] for system in MOVED} == {"0.500"}
+    assert "Revision: aaaaaaaaaa.\n" in page.read_text()
+    assert "CPU capabilities" not in page.read_text() and "Not all runs" not in page.read_text()
+    begin(0, "uniform", wide, narrow)  # resumed on another machine
+    begin(1, "uniform", narrow | {"git": second}, wide | {"git": second})
+    begin(2, "learned", narrow | {"git": first | {"dirty": True}})
+    begin(1, "spacebyte", {"git": None})
+    page = write_seeds_page(folder)
+    hours = {system: cells(page, system)["CPU hours"] for system in MOVED}
+    assert hours == {"learned": "0.500", "uniform": "0.833", "spacebyte": "-"}
+    text = page.read_text()
+    assert (
+        "CPU capabilities (vector instructions) differ: AVX2: learned (seed 2); AVX2 and AVX512: uniform (seeds 0, 1); "
+        "AVX512: learned (seeds 0, 1), spacebyte (seeds 0, 2), uniform (seed 2).\n"
+    ) in text
+    assert (
+        "Not all runs come from one revision without changes: "
+        "aaaaaaaaaa: learned (seeds 0, 1), spacebyte (seeds 0, 2), uniform (seeds 0, 2); "
+        "aaaaaaaaaa with uncommitted changes: learned (seed 2); bbbbbbbbbb: uniform (seed 1); "
+        "no recorded revision: spacebyte (seed 1).\n"
+    ) in text
+    for seed in range(3):
+        for system in MOVED:
+            begin(seed, system, wide | {"git": first | {"dirty": True}})
+    text = write_seeds_page(folder).read_text()
+    systems = "learned, spacebyte, uniform"
+    assert f"one revision without changes: aaaaaaaaaa with uncommitted changes: {systems}.\n" in text
+
+
+def test_pages_of_earlier_versions_can_be_written_again():
+    text = seeds_page.seeds_page(json.loads((RESULTS / "compare-fresh" / "compare-seeds.json").read_text()))
+    assert "0.229 †" in text and "CPU capabilities" not in text and "Not all runs" not in text
 
 
 def test_systems_are_paired_by_the_seeds_they_share_and_no_seed_comes_twice(folder, no_figure):
     for seed in "12":
         shutil.rmtree(folder / seed / "spacebyte")
     # Of seed 0 alone.
-    assert cells(write_seeds_page(folder), "spacebyte")[5:7] == ["-0.045", "-0.045 [-0.045, -0.045]"]
+    row = cells(write_seeds_page(folder), "spacebyte")
+    assert [row["over seeds"], row["over documents"]] == ["-0.045", "-0.045 [-0.045, -0.045]"]
+    assert row["bootstrap over seeds"] == "-"
     shutil.copytree(folder / "0", folder / "again")
     with pytest.raises(ValueError, match="seed 0 of 'learned' must be there once, got it twice"):
         write_seeds_page(folder)

@@ -25,8 +25,9 @@ from rltok_rl.experiments.compare.systems import budget, check_system, system_co
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.reports.run_report import write_report
 from rltok_rl.experiments.reports.systems_page import write_page
+from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, off_target, run_row
 from rltok_rl.experiments.run_config import TrainConfig
-from rltok_rl.experiments.runs.folder import EVALUATION
+from rltok_rl.experiments.runs.folder import EVALUATION, read_run
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.revision import pinned_revision
 from rltok_rl.experiments.runs.run import run as run_training
@@ -69,6 +70,7 @@ def run(config: TrainConfig, command: str) -> Path | None:
         if done(Path(system_run.out)):
             check_same_run(system_run, Path(system_run.out) / "config.yaml")
             print(f"{label}: already trained", file=sys.stderr)
+            _warn_off_target(Path(system_run.out))
             continue
         remaining = sum(not done(Path(other.out)) for other in list(configs.values())[place:])
         eta = f"; ETA of all: {clock((time.perf_counter() - start) / fresh * remaining)}" if fresh else ""
@@ -80,6 +82,7 @@ def run(config: TrainConfig, command: str) -> Path | None:
             continue
         if stopped:
             break
+        _warn_off_target(Path(system_run.out))
         fresh += 1
         write_page(out, command)
     page = write_page(out, command)
@@ -92,6 +95,19 @@ def run(config: TrainConfig, command: str) -> Path | None:
 def done(folder: Path) -> bool:
     """Whether a system is trained and evaluated."""
     return (folder / "summary.json").exists() and (folder / EVALUATION).exists()
+
+
+def _warn_off_target(folder: Path) -> None:
+    """Print a line if the rate of an evaluated system is too far from its target to be compared."""
+    row = run_row(read_run(folder))
+    rate, target = row["rate"], row["target_rate"]
+    if target and not row["target_rates"] and off_target(rate, target, COMPARED_TOLERANCE):
+        print(
+            f"warning: {folder.name}: boundaries per byte on held-out text must be within "
+            f"{100 * COMPARED_TOLERANCE:g} % of the target {target:g} to be compared, got {rate:.4f} "
+            f"({100 * (rate / target - 1):+.1f} %); use a stronger rate control or another weight of the rate loss",
+            file=sys.stderr,
+        )
 
 
 def train_system(config: TrainConfig, command: str, windows: int) -> bool:

@@ -32,6 +32,7 @@ from rltok_rl.training.metrics import MetricsTable
 from ..forked import CONTEXT
 from .configured import configured
 from .conftest import COMPARE
+from .results import rewrite
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +75,26 @@ def test_trained_systems_are_not_trained_again(compared, monkeypatch, tmp_path, 
     assert report.main([str(copy)]) == 0
     assert capsys.readouterr().out.strip().endswith(str(copy / "compare.md"))
     assert (copy / "compare.md").read_text() == before
+
+
+def test_systems_off_their_target_rate_are_named(compared, tmp_path, monkeypatch, capsys):
+    def train_again(rate: float) -> list[str]:
+        rewrite(out / "uniform" / EVALUATION, rate=rate, target_rate=0.2)
+        compare.run(small(out, "uniform"), "the command")
+        return [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+
+    out = Path(shutil.copytree(compared, tmp_path / "copy", ignore=shutil.ignore_patterns("bpe", "learned")))
+    (line,) = train_again(0.205)
+    assert line.startswith(
+        "warning: uniform: boundaries per byte on held-out text must be within 2 % of the target 0.2"
+    )
+    assert "got 0.2050 (+2.5 %)" in line and train_again(0.2039) == [] and len(train_again(0.1)) == 1
+    rewrite(out / "uniform" / EVALUATION, target_rates={"latin": 0.3})
+    assert train_again(0.1) == []
+    monkeypatch.setattr(compare, "done", lambda folder: False)  # as after training
+    monkeypatch.setattr(compare, "_train", lambda *_, **__: False)
+    rewrite(out / "uniform" / EVALUATION, target_rates=None)
+    assert len(train_again(0.1)) == 1
 
 
 def test_system_is_a_run_like_any_other(compared, tmp_path):

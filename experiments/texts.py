@@ -220,8 +220,8 @@ def _cached(data: DataConfig, verify: bool) -> CachedSource:
 
 def _dropped(data: DataConfig, cache: CachedSource) -> str:
     """Lines on dropped documents, skipped files and the folder of the cache."""
-    report = FilterReport(**(cache.index.report or {}))
-    lines = [f"{report}{'; data.min_bytes=2 keeps all' if report.dropped else ''}"]
+    report = None if cache.index.report is None else FilterReport(**cache.index.report)
+    lines = [] if report is None else [f"{report}{'; data.min_bytes=2 keeps all' if report.dropped else ''}"]
     if skipped := [] if data.source in CORPORA else passed_over(data.source):
         endings = ", ".join(sorted({path.suffix or path.name for path in skipped})[:8])
         lines.append(f"skipped {len(skipped):,} of other kinds ({endings})")

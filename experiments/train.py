@@ -37,7 +37,7 @@ from rltok_rl.ranges import check_fields
 from rltok_rl.training import TrainingFailed
 from rltok_rl.training.checkpoint import CheckpointError
 from rltok_rl.training.distributed import Processes, Refused, init_processes, is_main_rank, wait_for_main_error
-from rltok_rl.utils import printable
+from rltok_rl.utils import printable_lines
 
 
 def run(config: TrainConfig, command: str, processes: Processes | None = None) -> dict[str, Any]:
@@ -112,14 +112,14 @@ def _compare(config: TrainConfig) -> None:
 
 def _named(error: Exception) -> str:
     """The message, with the name of the option instead of a Python parameter's."""
-    return "\n".join(map(printable, option_words(str(error), [*option_types(TrainConfig)]).splitlines()))
+    return printable_lines(option_words(str(error), [*option_types(TrainConfig)]))
 
 
 def _end(message: str) -> NoReturn:
     """Exit because of the options; they are the same on all ranks, and rank 0 prints the error."""
     remove_sweep()
     wait_for_main_error()
-    sys.exit(f"rltok train: {message}" if is_main_rank() else 1)
+    sys.exit(f"rltok train: {printable_lines(message)}" if is_main_rank() else 1)
 
 
 def check_sweep(line: CommandLine) -> list[TrainConfig]:

@@ -101,6 +101,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """Escape the characters of each line as :func:`printable` does."""
+    return "\n".join(map(printable, text.splitlines()))
+
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
 
 

@@ -137,13 +137,16 @@ def _documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[s
 
 def _held_out(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[str, Iterable[bytes]]:
     """Read the held-out text of a run."""
-    from rltok_rl.experiments.texts import read_run_texts  # takes seconds to import
+    from rltok_rl.experiments.runs.resume import check_texts  # takes seconds to import
+    from rltok_rl.experiments.texts import read_run_texts
 
     if run is None:
         parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
     try:
         data = read_options(Path(options.model) / "config.yaml").data
-        held_out = read_run_texts(data, options.trust_data).held_out
+        texts = read_run_texts(data, options.trust_data)
+        check_texts(Path(options.model), data.source, texts.sha256)
+        held_out = texts.held_out
     except (OSError, ValueError) as error:
         parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
     if isinstance(held_out, DocumentSource):

@@ -9,6 +9,7 @@ what it can. Lines after the newest checkpoint are normal, and so is a run that 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -24,6 +25,10 @@ from rltok_rl.utils import printable
 
 _WRITTEN_FIRST = ("model.json", "environment.json")
 """Files that every run writes before its first update, besides those without which it cannot be read."""
+
+
+_COUNTED = ("bytes", "flops", "padded_flops", "total_flops")
+"""Columns of ``metrics.csv`` that a summary repeats."""
 
 
 def find_problems(folder: Path) -> list[str]:
@@ -66,12 +71,18 @@ def find_problems(folder: Path) -> list[str]:
 
 
 def _find_other_metrics(run: RunFolder) -> list[str]:
-    """Describe held-out metrics of a summary that are not those of the last line of ``samples.jsonl``."""
-    summary, last = run.summary or {}, run.snapshots[-1] if run.snapshots else {}
+    """Describe numbers of a summary that are not those of the last lines of ``samples.jsonl`` and ``metrics.csv``."""
+    if run.summary is None:
+        return []
+    last = {name: values[-1] for name, values in run.history.items() if name in _COUNTED and values}
+    last = {name: value for name, value in last.items() if not math.isnan(value)}  # nobody has counted
+    snapshot = run.snapshots[-1] if run.snapshots else {}
+    last |= {name: value for name, value in snapshot.items() if name.startswith("held_out_")}
+    where, summary = run.path / "summary.json", run.summary
     return [
-        f"{run.path / 'summary.json'} must have the {name} of the last snapshot, {last[name]}, got {summary[name]}"
-        for name in last
-        if name.startswith("held_out_") and name in summary and summary[name] != last[name]
+        f"{where} must have the {name} of the last line of the run's logs, {value}, got {summary.get(name, 'none')}"
+        for name, value in last.items()
+        if summary.get(name) != value
     ]
 
 

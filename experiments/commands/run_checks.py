@@ -19,6 +19,7 @@ from rltok_rl.experiments.commands.schema import CONF, choices
 from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, as_typed, check_recipe, flat, read_whole
 from rltok_rl.experiments.run_config import check_out
 
+_SYSTEMS = "compare.systems"
 _OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
 """Groups about a policy that learns by rewards."""
 _OF_RULES = ("actor.name", "actor.rate")
@@ -66,10 +67,11 @@ def check_policy(overrides: Sequence[Override]) -> None:
 
 def _check_comparison(line: CommandLine) -> None:
     """Refuse options of a comparison on the command line of single runs."""
-    if any(config.compare.systems for config in line.configs):
+    if any(OmegaConf.select(config, _SYSTEMS) for config in line.configs):
         return
     for override in line.overrides:
-        if str(override.key_or_group).startswith("compare.") and not override.is_delete():
+        name = str(override.key_or_group)
+        if name.startswith("compare.") and name != _SYSTEMS and not override.is_delete():
             raise ValueError(f"{override.input_line} belongs to a comparison, got no compare.systems")
 
 

@@ -64,13 +64,14 @@ def percent(share: float) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Return the text in one line that opens no tag, code span or cell, as names and options of others may.
+    r"""Return the text in one line that opens no tag, code span, link or cell, as names and options of others may.
 
     Example:
-        >>> plain("a\n<img src=x>`")
-        'a &lt;img src=x>\\`'
+        >>> plain("a\n<img src=x>`"), plain("![x](y)")
+        ('a &lt;img src=x>\\`', '![x]\\(y)')
     """
-    return re.sub(r"([`|])", r"\\\1", " ".join(text.split()).replace("<", "&lt;"))
+    escaped = re.sub(r"([\\`|])", r"\\\1", " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;"))
+    return escaped.replace("](", "]\\(").replace("][", "]\\[")
 
 
 def code(value: Any) -> str:

@@ -253,7 +253,7 @@ def make_trainer(
         reading: dict[str, Any] = {"seed": config.seed, "marks": model_config(config).num_marks}
         texts = read_texts(data, **reading) if processes.main else None
         processes.meet()  # rank 0 writes the cache, the others read it
-        texts = read_texts(data, verify=False, **reading) if texts is None else texts
+        texts = read_texts(data, verify=processes.first_here, **reading) if texts is None else texts
         processes.meet()  # other machines may download too
     model = make_model(config, processes.device)
     segmenter = build_segmenter(config, model, texts, processes)

@@ -66,16 +66,25 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
         return True, "", None
     state = load_checkpoint(checkpoint)[1]
     check_update(checkpoint, state)
-    trained_on = state.get(TRAINED_ON)
-    if trained_on is not None and trained_on != texts.sha256:
-        raise ValueError(
-            f"{out} was trained on other texts than data.source={config.data.source!r} has now (sha256 {trained_on} "
-            f"there, {texts.sha256} here); restore those texts, or choose another folder"
-        )
+    check_texts(out, config.data.source, texts.sha256, state)
     for file, (num_bytes, _) in recorded_files(checkpoint).items():
         if file.name in LOGS and file not in lost and file.exists():
             os.truncate(file, num_bytes)  # after a power cut, what follows need not be lines
     return True, str(checkpoint), state
+
+
+def check_texts(out: Path, source: str, sha256: str | None, state: dict[str, Any] | None = None) -> None:
+    """Refuse texts other than those whose hash the run has recorded in a checkpoint's state; default: the newest's."""
+    if state is None:
+        if not list_checkpoints(out / "checkpoints"):
+            return
+        state = load_checkpoint(out / "checkpoints")[1]
+    trained_on = state.get(TRAINED_ON)
+    if trained_on is not None and trained_on != sha256:
+        raise ValueError(
+            f"{out} was trained on other texts than data.source={source!r} has now (sha256 {trained_on} there, "
+            f"{sha256} here); restore those texts, or choose another folder"
+        )
 
 
 def load_state(trainer: Trainer, checkpoint: str, state: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ from rltok_rl.training.loggers import check_logger
 from rltok_rl.training.sharding import whole_model
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.training.snapshots import sample_parts
-from rltok_rl.utils import keep_memory, printable
+from rltok_rl.utils import keep_memory, printable, printable_lines
 from rltok_rl.viz import boundary_text
 
 Report = Callable[[Path], Path]
@@ -67,7 +67,7 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
         remember_texts(config.data)
         if state is not None:
             print(f"resuming {printable(str(out))} after update {trainer.updates}", file=sys.stderr)
-        print(f"{config.data.source}: {texts.described}", file=sys.stderr)
+        print(printable_lines(f"{config.data.source}: {texts.described}"), file=sys.stderr)
         print(describe_recipe(config, trainer.model.config.to_dict()), file=sys.stderr)
     if state is not None and trainer.done:
         model = whole_model(trainer.model)
@@ -153,7 +153,11 @@ def _finished(config: TrainConfig, trainer: Trainer, model: Any, report: Report 
         print(f"warning: {error}; it is written again", file=sys.stderr)
         return None
     snapshots = read_snapshots(out / "samples.jsonl")
-    if "updates" not in summary or not snapshots:
+    if summary.get("updates") != trainer.updates:
+        problem = f"updates of {out / 'summary.json'} must be {trainer.updates}, got {summary.get('updates')}"
+        print(f"warning: {printable(problem)}; it is written again", file=sys.stderr)
+        return None
+    if not snapshots:
         return None
     writers: dict[str, Callable[[], Any]] = {
         "model": lambda: save_with_segmenter(config, trainer, model),

@@ -11,6 +11,7 @@ from typing import Any
 
 from rltok_rl.data.disk import checksum
 from rltok_rl.foreign import check_place
+from rltok_rl.training.checkpoint import CHECKPOINT
 
 LOGS = ("metrics.csv", "samples.jsonl", "alarms.log")
 """Files with lines by update, which a checkpoint records."""
@@ -25,7 +26,8 @@ _FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", 
 
 def check_places(out: Path) -> None:
     """Refuse links in a run's folder through which files elsewhere would be written, cut or removed."""
-    checkpoints, figures = (out / "checkpoints").glob("update-" + 8 * "[0-9]"), (out / "figures").glob("*")
+    checkpoints = [path for path in (out / "checkpoints").glob("*") if CHECKPOINT.fullmatch(path.name)]
+    figures = (out / "figures").glob("*")
     for folder in (*(out / name for name in _FOLDERS), *checkpoints):
         check_place(folder, folder=True)
     replaced = [out / part for name in (*_RESULTS, "summary.json") for part in (name, f".{name}.partial")]

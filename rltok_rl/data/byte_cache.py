@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from rltok_rl.data.disk import checksum, flush
 from rltok_rl.data.files import GroupedDocument
-from rltok_rl.data.filters import LengthFilter
+from rltok_rl.data.filters import FilterReport, LengthFilter
 from rltok_rl.data.source import DocumentSource, Short, document_key
 from rltok_rl.foreign import COUNT, NAMED, TEXT, check_values, read_json
 from rltok_rl.text import text_to_bytes
@@ -36,6 +36,8 @@ from rltok_rl.text import text_to_bytes
 FORMAT = 1
 BYTES, OFFSETS, KEYS, INDEX = "bytes.bin", "offsets.bin", "keys.bin", "index.json"
 _INDEX = {"format": COUNT, "documents": COUNT, "bytes": COUNT}
+_NO_REPORT = {"min_bytes": 2, "max_bytes": None}
+_REPORT = {field.name: COUNT.or_none() if field.name == "max_bytes" else COUNT for field in fields(FilterReport)}
 _INDEX |= {"sha256": TEXT.by_name(), "settings": NAMED, "report": NAMED.or_none()}
 
 
@@ -118,6 +120,7 @@ def read_index(folder: Path) -> CacheIndex:
         version = content.pop("format")
         if version == FORMAT:
             index = CacheIndex(**content)
+            str(FilterReport(**check_values(index.report or _NO_REPORT, _REPORT, f"report of {path}")))
     except (ValueError, TypeError) as error:
         raise CacheError(f"{path} is not the index of a cache: {error}") from None
     if version != FORMAT:

@@ -133,7 +133,7 @@ def _stream(corpus: Corpus, options: dict[str, Any]) -> Iterator[bytes]:
 
     options = {"revision": corpus.revision, **options}
     named = next((name for name, known in CORPORA.items() if known is corpus), None)
-    if named is not None and options["revision"] is None:
+    if named is not None and not options["revision"]:
         raise ValueError(
             f"revision must name a commit of {corpus.path}, because no commit of {named!r} is known; "
             f"rltok_rl.data.corpora.current_commit(CORPORA[{named!r}]) returns the hub's current one"

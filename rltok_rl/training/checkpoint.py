@@ -27,7 +27,8 @@ from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.utils import check_count, is_gpu
 
 _PREFIX, _TENSORS, _STATE, _MANIFEST = "update-", "tensors.safetensors", "state.json", "manifest.json"
-_NAME = re.compile(rf"{_PREFIX}[0-9]{{8,}}")
+CHECKPOINT = re.compile(rf"{_PREFIX}[0-9]{{8,}}")
+"""Names of the folders of checkpoints."""
 _REMOVED = "going-"
 _LEFTOVER = re.compile(rf"\.{_PREFIX}[0-9]{{8,}}\.partial|{_REMOVED}{_PREFIX}[0-9]{{8,}}")
 FORMAT = 1
@@ -115,7 +116,7 @@ def remove_leftovers(folder: Path) -> None:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return all complete checkpoints of a folder, oldest first; other files and folders are ignored."""
-    paths = [path for path in folder.glob(f"{_PREFIX}*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    paths = [path for path in folder.glob(f"{_PREFIX}*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
     return sorted(paths, key=_update)
 
 
@@ -125,7 +126,7 @@ def _update(path: Path) -> int:
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     """Read a checkpoint, or the newest of a folder; returns its update, and the state on the CPU."""
-    if not _NAME.fullmatch(path.name):
+    if not CHECKPOINT.fullmatch(path.name):
         checkpoints = list_checkpoints(path)
         if not checkpoints:
             raise FileNotFoundError(f"{path} holds no checkpoint")

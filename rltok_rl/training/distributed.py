@@ -74,6 +74,11 @@ class Processes:
         return self.rank == 0
 
     @property
+    def first_here(self) -> bool:
+        """Whether this is the first rank of its machine."""
+        return os.environ.get("LOCAL_RANK", "0") == "0"
+
+    @property
     def part(self) -> tuple[int, int]:
         """Rank and world size, as ``parallel_rollout`` takes them."""
         return self.rank, self.world_size

@@ -284,7 +284,7 @@ def test_config_that_cannot_be_resumed_and_files_half_written_are_found(train, t
 
 def test_a_summary_that_is_not_one_is_written_again(train, trained, tmp_path, capfd):
     summary = json.loads((trained / "summary.json").read_text())
-    for number, wrong in enumerate(({"files": None}, {"files": [1]}, {"updates": "x"}, {"flops": 0})):
+    for number, wrong in enumerate(({"files": None}, {"files": [1]}, {"updates": "x"}, {"updates": 3}, {"flops": 0})):
         folder = Path(shutil.copytree(trained, tmp_path / f"run {number}"))
         (folder / "summary.json").write_text(json.dumps({**summary, **wrong}))
         train(folder)
@@ -332,7 +332,15 @@ def test_changes_of_a_finished_run_are_found(name, trained, tmp_path):
     assert len(problems) == 1 and problems[0].startswith(f"{path} "), problems
 
 
-PLACES = ("checkpoints", "checkpoints/update-00000004", "model", "model/.partial", "figures", "figures/curves.png")
+PLACES = (
+    "checkpoints",
+    "checkpoints/update-00000004",
+    "checkpoints/update-000000099",
+    "model",
+    "model/.partial",
+    "figures",
+    "figures/curves.png",
+)
 PLACES += ("tensorboard", "wandb", "wandb-id.txt", "report.md", *LOGS)
 
 

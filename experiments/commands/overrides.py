@@ -124,7 +124,13 @@ def _compose_runs(
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF), job_name=name):
 
         def composed(texts: Sequence[str]) -> DictConfig:
-            return compose(flags.config_name or name, [*search, *texts], return_hydra_config=True)
+            try:
+                return compose(flags.config_name or name, [*search, *texts], return_hydra_config=True)
+            except AttributeError as error:
+                if isinstance(error, OmegaConfBaseException):
+                    raise
+                # OmegaConf's own, for a dictionary in the place of an option of Hydra that is null.
+                raise ValueError(f"these options cannot be put together: {str(error).splitlines()[0]}") from None
 
         runs, configs = [single], [composed(single)]
         hydra = configs[0].hydra

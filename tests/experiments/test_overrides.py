@@ -63,6 +63,7 @@ REFUSED = {
     "-m seed=1,x": "seed must be an int, got 'x'",
     "+optim.lrr=1": "there is no option 'optim.lrr'; did you mean 'optim.lr'?",
     "++a.b.c=1": "there is no option 'a.b.c'",
+    "hydra.sweeper.params={seed:1}": "these options cannot be put together: 'NoneType' object has no attribute 'get'",
     "+foo=1": "there is no option 'foo'",
     "compare.optionsx.a=1": "there is no option 'compare.optionsx.a'; did you mean 'compare.options'?",
     "+seed=3": "Could not append to config. An item is already at 'seed'; Either remove + prefix: 'seed=3'; Or add a "

@@ -74,11 +74,15 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
 
 
 def check_texts(out: Path, source: str, sha256: str | None, state: dict[str, Any] | None = None) -> None:
-    """Refuse texts other than those whose hash the run has recorded in a checkpoint's state; default: the newest's."""
+    """Refuse texts other than those whose hash the run has recorded in a checkpoint's state; default: the newest's.
+
+    Without an intact checkpoint nothing is known and nothing refused.
+    """
     if state is None:
-        if not list_checkpoints(out / "checkpoints"):
+        try:
+            state = load_checkpoint(out / "checkpoints")[1]
+        except (FileNotFoundError, CheckpointError):
             return
-        state = load_checkpoint(out / "checkpoints")[1]
     trained_on = state.get(TRAINED_ON)
     if trained_on is not None and trained_on != sha256:
         raise ValueError(

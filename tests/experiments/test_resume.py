@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rltok_rl.experiments.cli import main
 from rltok_rl.experiments.commands.check import find_problems
 from rltok_rl.experiments.reports.run_report import trained_table
 from rltok_rl.experiments.runs import build, record
@@ -311,7 +312,7 @@ def test_folder_with_a_run_is_refused_with_its_state(whole, tmp_path):
         run(config, "")
 
 
-def test_changed_texts_are_not_resumed(tmp_path, monkeypatch):
+def test_changed_texts_are_not_resumed(tmp_path, monkeypatch, capsys):
     """A byte of one file, its length and path unchanged; the cache has a default folder, or a name."""
     monkeypatch.chdir(tmp_path)
     book, text = Path("book.txt"), local_prose(20_000)
@@ -334,6 +335,11 @@ def test_changed_texts_are_not_resumed(tmp_path, monkeypatch):
     assert load_checkpoint(Path("other/checkpoints"))[1]["trained_on"] == here
     book.write_bytes(text)
     assert run(configured(*options, "out=run"), "")["updates"] == 4 and metrics(Path("run")) == before
+    book.write_bytes(text[:-1] + b"?")  # a new cache, whose hashes are right
+    with pytest.raises(SystemExit):
+        main(["eval", "run"])
+    assert "run was trained on other texts than data.source='book.txt' has now" in capsys.readouterr().err
+    book.write_bytes(text)
     cached = Path("cache/bytes.bin")
     cached.write_bytes(cached.read_bytes().replace(b"the", b"tha"))
     for out in ("named", "new"):

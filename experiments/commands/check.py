@@ -25,8 +25,6 @@ from rltok_rl.utils import printable
 
 _WRITTEN_FIRST = ("model.json", "environment.json")
 """Files that every run writes before its first update, besides those without which it cannot be read."""
-
-
 _COUNTED = ("bytes", "flops", "padded_flops", "total_flops")
 """Columns of ``metrics.csv`` that a summary repeats."""
 
@@ -74,8 +72,8 @@ def _find_other_metrics(run: RunFolder) -> list[str]:
     """Describe numbers of a summary that are not those of the last lines of ``samples.jsonl`` and ``metrics.csv``."""
     if run.summary is None:
         return []
-    last = {name: values[-1] for name, values in run.history.items() if name in _COUNTED and values}
-    last = {name: value for name, value in last.items() if not math.isnan(value)}  # nobody has counted
+    ends = {name: run.last_value(name) for name in _COUNTED}
+    last = {name: value for name, value in ends.items() if value is not None and not math.isnan(value)}  # NaN: unknown
     snapshot = run.snapshots[-1] if run.snapshots else {}
     last |= {name: value for name, value in snapshot.items() if name.startswith("held_out_")}
     where, summary = run.path / "summary.json", run.summary

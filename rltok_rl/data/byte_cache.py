@@ -35,10 +35,14 @@ from rltok_rl.text import text_to_bytes
 
 FORMAT = 1
 BYTES, OFFSETS, KEYS, INDEX = "bytes.bin", "offsets.bin", "keys.bin", "index.json"
-_INDEX = {"format": COUNT, "documents": COUNT, "bytes": COUNT}
-_NO_REPORT = {"min_bytes": 2, "max_bytes": None}
-_REPORT = {field.name: COUNT.or_none() if field.name == "max_bytes" else COUNT for field in fields(FilterReport)}
-_INDEX |= {"sha256": TEXT.by_name(), "settings": NAMED, "report": NAMED.or_none()}
+_INDEX = {
+    **dict.fromkeys(("format", "documents", "bytes"), COUNT),
+    "sha256": TEXT.by_name(),
+    "settings": NAMED,
+    "report": NAMED.or_none(),
+}
+_REPORT = {**{field.name: COUNT for field in fields(FilterReport)}, "max_bytes": COUNT.or_none()}
+"""What the values of an index and of its report must be."""
 
 
 class CacheError(ValueError):
@@ -118,13 +122,15 @@ def read_index(folder: Path) -> CacheIndex:
     try:
         content = check_values(read_json(path), _INDEX, path, required=("format", "documents", "bytes", "sha256"))
         version = content.pop("format")
-        if version == FORMAT:
-            index = CacheIndex(**content)
-            str(FilterReport(**check_values(index.report or _NO_REPORT, _REPORT, f"report of {path}")))
+        if version != FORMAT:
+            raise CacheError(f"{path} has format {version}, this version reads {FORMAT}; make the cache anew")
+        index = CacheIndex(**content)
+        if index.report is not None:
+            FilterReport(**check_values(index.report, _REPORT, f"report of {path}"))
+    except CacheError:
+        raise
     except (ValueError, TypeError) as error:
         raise CacheError(f"{path} is not the index of a cache: {error}") from None
-    if version != FORMAT:
-        raise CacheError(f"{path} has format {version}, this version reads {FORMAT}; make the cache anew")
     sizes = {BYTES: index.bytes, OFFSETS: 8 * (index.documents + 1), KEYS: 8 * index.documents}
     if set(index.sha256) != set(sizes):
         raise CacheError(f"{path} must hold hashes of {[*sizes]}, got {[*index.sha256]}")

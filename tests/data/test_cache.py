@@ -77,7 +77,16 @@ def test_damage_is_named(name, tmp_path):
 def test_an_index_or_offsets_without_sense(folder, tmp_path):
     refused((lambda: CachedSource(tmp_path), FileNotFoundError, "must be a cache, got .*without index.json"))
     index = json.loads((folder / "index.json").read_text())
-    wrong = ("documents", "x"), ("settings", [1]), ("sha256", [1]), ("report", 3), ("bytes", -1), ("more", 1)
+    wrong = (
+        ("documents", "x"),
+        ("settings", [1]),
+        ("sha256", [1]),
+        ("report", 3),
+        ("report", {}),
+        ("report", {"kept": "x"}),
+        ("bytes", -1),
+        ("more", 1),
+    )
     contents = [json.dumps({**index, name: value}) for name, value in wrong]
     for content in ("", "[]", "{}", 100_000 * "[", *contents):
         (folder / "index.json").write_text(content)

@@ -16,6 +16,7 @@ from rltok_rl.agents.segmenters.segmenter import (
     Segmenter,
     Segments,
     State,
+    Weight,
     check_choice,
     rate_or_default,
 )
@@ -38,8 +39,9 @@ class HNetSegmenter(Segmenter):
         U_j = P_j Mid_j + (1 - P_j) U_{j-1},         P = p clipped to [1e-4, 1 - 1e-4]
         Y_t = R(x_t) + STE(c_t) U_{i(t)},            c_t = p_t at a boundary, 1 - p_t elsewhere
 
-    ``rate`` is 1/N of the ratio loss, ``second_rate`` that of the second of two ``stages``. The variant ``"baseline"``
-    adds byte states unprojected (R is the identity) and normalises neither them nor the tokens.
+    ``rate`` is 1/N of the ratio loss, whose weight is ``ratio_weight``, and ``second_rate`` that of the second of two
+    ``stages``. The variant ``"baseline"`` adds byte states unprojected (R is the identity) and normalises neither
+    them nor the tokens.
     """
 
     coefficients = {"ratio": 0.03}
@@ -53,8 +55,10 @@ class HNetSegmenter(Segmenter):
         smoothing: Method = "scan",
         stages: Literal[1, 2] = 1,
         second_rate: Probability | None = None,
+        ratio_weight: Weight = 0.03,
     ) -> None:
         super().__init__()
+        self.coefficients = {"ratio": ratio_weight}
         faithful = check_choice("variant", variant, Variant) == "faithful"
         config, width = model.config, model.config.width
         if check_choice("stages", stages, Literal[1, 2]) == 2:

@@ -25,6 +25,7 @@ Reach = Annotated[int, "[1, inf)"]
 GroupSize = Annotated[int, "[2, inf)"]
 Rate = Annotated[float, "(0, 1]"]
 Probability = Annotated[float, "(0, 1)"]
+Weight = Annotated[float, "[0, inf)"]
 """Hidden units, layers, bytes back, rows of a group and boundaries per byte: options of segmenters with ranges."""
 State = dict[str, Any]
 """A segmenter's memory between two bytes; always holds ``position`` [B]."""

@@ -108,7 +108,8 @@ def _changes(values: Mapping[str, Any]) -> list[str]:
     """Names of the changed options that recipes set; ``estimator.options`` covers its entries."""
     leaves, settings = [*_leaves(values)], recipe_settings(RECIPES[0])
     names = [name for leaf in leaves for name in settings if covers(name, leaf)]
-    return [*names, *(leaf for leaf in leaves if leaf.startswith(MODEL) and leaf not in names)]
+    names += [leaf for leaf in leaves if leaf.startswith(MODEL) and leaf not in names]
+    return [*dict.fromkeys(names)]  # leaves of one option name it once
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -133,7 +133,8 @@ def make_loss(
         gain = next((name for name in ("proportional", "integral") if rate.options.get(name) is not None), None)
         if gain is not None and rate.control not in CONTROLLERS:
             raise ValueError(f"rate.options.{gain} belongs to {[*CONTROLLERS]}, got rate.control={rate.control!r}")
-        options = {"control": rate.control, "rows_per_mean": weights.rows_per_mean, **together, **rate.options}
+        groups = None if rate.control in CONTROLLERS else weights.rows_per_mean  # a memory is of all rows
+        options = {"control": rate.control, "rows_per_mean": groups, **together, **rate.options}
         terms["rate"] = RateLoss(model.config.target_rate, **options)
         coefficients |= {"policy": weights.policy, "rate": rate.coefficient}
         if weights.entropy:

@@ -304,7 +304,7 @@ OPTIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({}, {"evaluation": "round", "hidden": 9}),
     ],
     "hnet": [
-        ({}, {"rate": 0.3, "variant": "baseline", "smoothing": "loop"}),
+        ({}, {"rate": 0.3, "variant": "baseline", "smoothing": "loop", "ratio_weight": 0.3}),
         ({"stages": 2}, {"rate": 0.3, "second_rate": 0.4}),
     ],
 }

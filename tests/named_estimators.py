@@ -6,7 +6,7 @@ from typing import Any
 
 from rltok_rl.objectives import BASELINE_NAMES, ESTIMATORS, make_estimator
 
-NAMES = ("discounted_return", *BASELINE_NAMES[1:], *(name for name in ESTIMATORS[1:] if name != "local_flips"))
+NAMES = ("discounted_return", *BASELINE_NAMES[1:], *(name for name in ESTIMATORS[1:] if "flips" not in name))
 """All words, of estimators that need no model."""
 
 

@@ -58,7 +58,8 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "discounted_return": (),
     "control_variate": ("regressor_keys", "hindsight", "ridge", "folds"),
     "critic_advantage": ("lmbda",),
-    "local_flips": ("num_flips", "span", "rows_per_pass"),
+    "local_flips": ("num_flips", "span", "every", "rows_per_pass"),
+    "budgeted_flips": ("num_flips", "span", "every", "settled", "rows_per_pass"),
 }
 """Names of estimators, and ``estimator.options`` of each."""
 RATE_OPTIONS = ("ends", "proportional", "integral")
@@ -99,10 +100,10 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
     if (folds := estimator.options.get("folds", 2)) > num_rows:
         raise ValueError(f"estimator.options.folds must be at most the rows of an update, {num_rows}, got {folds}")
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
-    if estimator.name == "local_flips":
-        if baseline.name != "none":
-            raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
-        return LocalFlips(model, price=estimator.price, layout=make_layout(config, model), **options)
+    if estimator.name == "local_flips" and baseline.name != "none":
+        raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
+    if issubclass(made, LocalFlips):
+        options = {"model": model, "price": estimator.price, "layout": make_layout(config, model), **options}
     if estimator.name == "critic_advantage":
         if config.loss.objective != "ppo":
             raise ValueError(
@@ -110,7 +111,13 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
                 f"got {config.loss.objective!r}"
             )
         options = {"lmbda": 0.95, "value_network": BoundaryCritic(model.config), **options}
-    return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
+    advantages = make_estimator(estimator.name, baseline=configured_baseline(config), **options)
+    if isinstance(advantages, LocalFlips) and num_rows % advantages.every:
+        raise ValueError(
+            f"estimator.options.every must divide the rows of an update, {num_rows} "
+            f"(data.num_rows x compute.micro_batches), got {advantages.every}"
+        )
+    return advantages
 
 
 def make_loss(

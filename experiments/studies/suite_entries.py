@@ -42,6 +42,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "ppo": ("estimator=critic_advantage", "loss=ppo"),
     "ppo_batch_mean": (*_RETURN, "baseline=batch_mean", "loss=ppo"),
     "local_flips": ("estimator=near_flips",),
+    "budgeted_flips": ("estimator=budgeted_flips", "baseline=batch_mean"),
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""

@@ -8,6 +8,7 @@ import rltok_rl.start_method  # noqa: F401
 
 from rltok_rl.objectives import estimators as _estimators
 from rltok_rl.objectives.baseline import BASELINE_NAMES
+from rltok_rl.objectives.budgeted_flips import BudgetedFlips
 from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic
 from rltok_rl.objectives.estimators import (
     ESTIMATORS,
@@ -29,6 +30,7 @@ __all__ = [
     "SECOND_LEVEL_WEIGHT",
     "BoundaryClipPPOLoss",
     "BoundaryReinforceLoss",
+    "BudgetedFlips",
     "ControlVariateReturn",
     "CriticAdvantage",
     "EarlyExitLoss",

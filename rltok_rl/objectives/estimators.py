@@ -243,8 +243,15 @@ def _is_key(key: Any) -> bool:
     return bool(key) and all(isinstance(part, str) for part in (key if isinstance(key, tuple) else (key,)))
 
 
-ESTIMATORS = ("discounted_return", "control_variate", "local_flips", "critic_advantage", "vtrace_return")
-"""Names that this package registers in TorchRL; ``local_flips`` needs ``model``."""
+ESTIMATORS = (
+    "discounted_return",
+    "control_variate",
+    "local_flips",
+    "budgeted_flips",
+    "critic_advantage",
+    "vtrace_return",
+)
+"""Names that this package registers in TorchRL; flips need ``model``."""
 OLD_ESTIMATORS: dict[str, dict[str, Any]] = {
     "batch_centred": {"baseline": "batch_mean"},
     "leave_one_out": {"baseline": "leave_one_out"},

@@ -53,6 +53,8 @@ class LocalFlips(ReturnEstimator):
         price: nats per boundary in the rewards.
         layout: of the tokens of the extra rows, as for :class:`~rltok_rl.models.tokens.Packing`.
         generator: source of the random numbers, with equal seeds in all processes.
+        every: flip decisions of one row, drawn at random, in every so many, whose advantages count as many times; the
+            other rows have none. It must divide the rows of a process.
         rows_per_pass: rows whose extra rows run together, to save memory; None runs all. Results are equal up to
             rounding. A :class:`~rltok_rl.training.TrainingStep` runs at most the rows of a micro-batch.
         precision: dtype of matrix products under autocast; default: the model's own. A training step sets its own.
@@ -67,6 +69,7 @@ class LocalFlips(ReturnEstimator):
         gamma: float,
         num_flips: Annotated[int, "[1, 1000]"] = 3,
         span: Annotated[int, "[1, 1e6]"] = 16,
+        every: Annotated[int, "[1, 1e6]"] = 1,
         price: float = 0.0,
         layout: Layout = "padded",
         generator: Generator | None = None,
@@ -77,6 +80,7 @@ class LocalFlips(ReturnEstimator):
         super().__init__(gamma=gamma, **options)
         as_packing(layout)
         self.num_flips, self.span = check_count("num_flips", num_flips), check_count("span", span)
+        self.every = check_count("every", every)
         self.__dict__["model"] = model  # not a submodule: the loss must not own it
         self.price, self.layout, self.generator = price, layout, generator
         self.rows_per_pass = None if rows_per_pass is None else check_count("rows_per_pass", rows_per_pass)
@@ -93,11 +97,29 @@ class LocalFlips(ReturnEstimator):
 
         The rollout has ``num_bytes``, ``num_tokens`` and ``num_second`` tokens of tokens (None: at the target rate).
         """
-        return self.num_flips * decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second)
+        decoding = decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second)
+        return self.num_flips / self.every * decoding
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
-        rollout = view.rollout
-        _check_whole_texts(rollout)
+        _check_whole_texts(view.rollout)
+        if self.every == 1:
+            return self._judge(view.rollout).to(returns.dtype)
+        rows = self._drawn_rows(len(returns), returns.device)
+        judged = self.every * self._judge(view.rollout[rows]).to(returns.dtype)
+        return torch.zeros_like(returns).index_copy(0, rows, judged)
+
+    def _drawn_rows(self, num_rows: int, device: torch.device) -> Tensor:
+        """One row of every group of ``every`` consecutive ones, by its index among this process's rows."""
+        groups, rest = divmod(num_rows, self.every)
+        if rest:
+            raise ValueError(f"every must divide the rows of the rollout, {num_rows}, got {self.every}")
+        mine = self._rows(groups)
+        world = self.process_group.size() if self.process_group else 1
+        drawn = torch.randint(self.every, (groups * world,), generator=self.generator, device=device)[mine]
+        return drawn + self.every * torch.arange(groups, device=device)
+
+    def _judge(self, rollout: TensorDictBase) -> Tensor:
+        """Advantages [B, T] of a rollout, 0 where no decision was flipped."""
         forced, probs = read(rollout, "forced"), read(rollout, "logits").sigmoid()
         drawn = read(rollout, "action").bool() | forced
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
@@ -110,8 +132,7 @@ class LocalFlips(ReturnEstimator):
         value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip
         prob = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
         weight = (prob / (self.num_flips * chance.clamp(min=1e-30))).masked_fill(fixed, 0.0)
-        advantages = torch.zeros_like(returns)
-        return advantages.scatter_add_(1, where.flatten(1), (weight * value).flatten(1).to(returns.dtype))
+        return torch.zeros_like(probs).scatter_add_(1, where.flatten(1), (weight * value).flatten(1).to(probs.dtype))
 
     def _choose(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """One decision per block and flipped row, and its probability; 0 in blocks without free decisions."""

@@ -197,7 +197,6 @@ class Trainer:
         update = Pending(self.updates + 1, self.bytes_done + self.bytes_per_update, options.lr * scale)
         update.state_to_repeat = self.room.state_to_repeat(self.progress_state)
         update.warnings, self.room.warnings = self.room.warnings, []
-        update.tried = self.step.off_policy or not self.warming  # else nothing reads advantages
         self.optimizer.zero_grad(set_to_none=True)
         try:
             with watch_room() as needs:
@@ -211,6 +210,8 @@ class Trainer:
                 f"logits of the policy are not finite at update {update.update}: lower the learning rate or the loss "
                 f"weights; the last checkpoint is from before ({error})"
             ) from error
+        # A warm start reads no advantages of a policy that learns only from its own decisions.
+        update.tried = self.step.tried and (self.step.off_policy or not self.warming)
         if needs:
             metrics["token_need"] = largest_need(needs, self.processes.group)
         self._step_optimizer(metrics, update)

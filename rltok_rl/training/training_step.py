@@ -114,6 +114,12 @@ class TrainingStep(nn.Module):
         term = self.loss.terms["policy"] if "policy" in self.loss.terms else None
         return getattr(getattr(term, "_value_estimator", None), "gamma", None)
 
+    @property
+    def tried(self) -> bool:
+        """Whether the estimator made its trials for the last batch, if it has any."""
+        term = self.loss.terms["policy"] if "policy" in self.loss.terms else None
+        return bool(getattr(getattr(term, "_value_estimator", None), "tried", True))
+
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
 

@@ -7,6 +7,7 @@ import faulthandler
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rltok_rl.models import UNet, preset
 from rltok_rl.models.tokens import Packing
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
+    BudgetedFlips,
     EntropyBonus,
     JointLoss,
     LocalFlips,
@@ -38,6 +40,7 @@ PROSE = (
     "all happy families are alike; every unhappy family is unhappy in its own way. everything was in confusion. " * 20
 )
 ROWS, STEPS = 8, 20
+FLIPS = {"local_flips": LocalFlips, "budgeted_flips": partial(BudgetedFlips, baseline="leave_one_out", every=2)}
 UPDATE = ROWS * STEPS  # bytes
 
 
@@ -90,8 +93,8 @@ def make(
     group = processes.group
     extra: dict[str, Any] = {"running_mean": {"num_steps": STEPS}, "group_mean": {"group_size": 2}}.get(baseline, {})
     judge: Any = "critic_advantage"
-    if estimator == "local_flips":
-        judge = LocalFlips(model, gamma=0.9, num_flips=2, span=7, process_group=group, layout=env.layout)
+    if estimator in FLIPS:
+        judge = FLIPS[estimator](model, gamma=0.9, num_flips=2, span=7, process_group=group, layout=env.layout)
     elif estimator != judge:
         extra = (
             {} if estimator == "control_variate" else {"baseline": baseline, "rows_per_mean": rows_per_mean, **extra}

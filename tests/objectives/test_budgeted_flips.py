@@ -1,0 +1,121 @@
+"""Flips in some rows, and until the policy has settled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rltok_rl.functional.policy import boundary_entropy
+from rltok_rl.models.flops import decoding_flops
+from rltok_rl.objectives import BudgetedFlips, LocalFlips, make_estimator
+
+from ..each import each
+from ..training.processes import make
+from .conftest import make_model, make_rollout
+
+
+def seeded(seed: int = 5) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def advantages(estimator: LocalFlips, rollout) -> Tensor:
+    return estimator(rollout.detach().copy())["advantage"].squeeze(-1)
+
+
+@each(every=[1, 2, 3])
+def test_one_row_of_each_group_is_flipped_and_counts_for_all(every):
+    """With its chance of 1 / every the average over all draws is that of flips in all rows."""
+    model = make_model(num_lags=0).double()  # without lags a row is known from its flips
+    rollout = make_rollout(model, num_rows=6, num_steps=15).detach()
+    where = torch.tensor([[4, 8, 12]]).expand(6, 2, 3) + torch.arange(6)[:, None, None] % 2
+    options = {"gamma": 0.9, "num_flips": 2, "span": 5}
+
+    def judged(rows: Tensor | None) -> Tensor:
+        flips = LocalFlips(model, every=1 if rows is None else every, **options)
+        flips._choose = lambda weights: (where[: len(weights)], torch.full((len(weights), 2, 3), 0.25))
+        if rows is not None:
+            where_of_rows = where[rows]
+            flips._drawn_rows = lambda *_: rows
+            flips._choose = lambda weights: (where_of_rows, torch.full((len(weights), 2, 3), 0.25))
+        return advantages(flips, rollout)
+
+    whole, groups = judged(None), torch.arange(6 // every) * every
+    parts = [judged(groups + offset) for offset in range(every)]
+    for offset, part in enumerate(parts):
+        rows = (part != 0).any(-1).nonzero().flatten()
+        assert torch.equal(rows, groups + offset)
+    torch.testing.assert_close(sum(parts) / every, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_each_row_of_a_group_is_drawn_equally_often():
+    flips, counts = LocalFlips(make_model(), gamma=0.9, every=4, generator=seeded()), torch.zeros(8)
+    for _ in range(1000):
+        rows = flips._drawn_rows(8, torch.device("cpu"))
+        assert torch.equal(rows // 4, torch.arange(2))
+        counts[rows] += 1
+    assert ((counts / 1000 - 0.25).abs() < 0.06).all()  # four standard errors
+
+
+def test_rows_of_processes_are_those_of_one(monkeypatch):
+    class Group:
+        def __init__(self, rank: int) -> None:
+            self.at = rank
+
+        def rank(self) -> int:
+            return self.at
+
+        def size(self) -> int:
+            return 2
+
+    def drawn(num_rows: int, group: Group | None = None) -> Tensor:
+        flips = LocalFlips(make_model(), gamma=0.9, every=2, generator=seeded())
+        flips.process_group = group
+        return flips._drawn_rows(num_rows, torch.device("cpu"))
+
+    halves = [drawn(4, Group(rank)) + 4 * rank for rank in range(2)]
+    assert torch.equal(torch.cat(halves), drawn(8))
+
+
+def test_a_settled_policy_has_returns_and_no_trials():
+    """The mean entropy is that of free and real decisions; at the threshold there are flips still."""
+    model = make_model()
+    rollout = make_rollout(model, num_rows=4, num_steps=15).detach()
+    mask = torch.rand(4, 15, generator=seeded()) < 0.7
+    rollout["collector"] = {"mask": mask}
+    logits, forced = rollout["logits"].view(4, 15), rollout["forced"].view(4, 15).bool()
+    mean = float(boundary_entropy(logits)[mask & ~forced].mean())
+    model_passes = []
+    decode = model.decode
+    model.decode = lambda *rest, **options: model_passes.append(1) or decode(*rest, **options)
+    for settled, tried in ((mean - 1e-6, True), (0.0, True), (mean + 1e-6, False)):
+        model_passes.clear()
+        options = {"gamma": 0.8, "num_flips": 2, "span": 5, "every": 2}
+        estimator = BudgetedFlips(model, settled=settled, baseline="leave_one_out", generator=seeded(), **options)
+        expected: LocalFlips = LocalFlips(model, generator=seeded(), **options)
+        if not tried:
+            expected = make_estimator("discounted_return", gamma=0.8, baseline="leave_one_out")
+        torch.testing.assert_close(advantages(estimator, rollout), advantages(expected, rollout), rtol=0, atol=0)
+        assert estimator.tried is tried and len(model_passes) == 2 * tried
+
+
+def test_flops_are_counted_for_batches_with_flips():
+    """A quarter of the rows is a quarter of the cost; after a settled batch the total is that of passes."""
+    trainer = make(estimator="budgeted_flips", updates=3)
+    estimator = trainer.loss.terms["policy"]._value_estimator
+    assert estimator.flops(100, 30) == pytest.approx(2 / estimator.every * decoding_flops(trainer.model, 100, 30))
+    trials = []
+    for settled in (0.0, 10.0, 0.0):
+        estimator.settled = settled
+        update = trainer.update()
+        trials.append(update["total_flops"] - update["flops"])
+    assert 0 < trials[0] == trials[1] < trials[2]
+
+
+def test_rows_that_every_does_not_divide_are_refused():
+    model = make_model()
+    with pytest.raises(ValueError, match="every must divide the rows of the rollout, 4, got 3"):
+        LocalFlips(model, gamma=0.9, every=3)(make_rollout(model).detach())
+    for name, value, message in (("every", 0, "of at least 1, got 0"), ("settled", -0.1, "at least 0 and finite")):
+        with pytest.raises(ValueError, match=f"{name} must be .*{message}"):
+            BudgetedFlips(model, gamma=0.9, **{name: value})

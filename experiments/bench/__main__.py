@@ -29,7 +29,7 @@ MODULES = {
     "throughput": ("throughput",),
     "model_parts": ("attention", "decoding", "packing", "compiled"),
     "operations": ("counts",),
-    "step": ("training",),
+    "step": ("training", "updates"),
     "peers": ("peers",),
     "processes": ("processes",),
     "large": ("large",),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from rltok_rl.experiments.bench.operations import inductor_counts
 from rltok_rl.experiments.bench.timing import (
     BenchRow,
     compare,
@@ -225,7 +226,8 @@ def compiled(device: str) -> list[BenchRow]:
                 for pairs in (1, 5)
             )
         note = f"{warm['programs']} programs, {warm['later']} after the second update; "
-        note += f"{cold['compiling']:.0f} s of compiling, {warm['compiling']:.0f} s with a warm cache"
+        note += f"{cold['compiling']:.0f} s of compiling, {warm['compiling']:.0f} s with a warm cache; "
+        note += f"{cold['kernels']} kernels, {cold['moved'] / 1e6:.0f} MB moved by a call of each program"
         title = f"step, compiled layers / as they are, {name}, T={num_steps}, B={num_rows}"
         rows.append(row_of_pairs("compiled", title, warm["pairs"], note=note))
     return rows
@@ -239,10 +241,12 @@ def print_compiled(name: str, device: str, pairs: int) -> None:
     options: dict[str, Any] = {"precision": precision, "layout": layout}
     ours, eager = (paper_trainer(fresh_model(name, device), *COMPILED[name], **options) for _ in range(2))
     compile_layers(ours.model)
-    first = [seconds(ours.update) for _ in range(2)]  # of two numbers of tokens; later ones compile nothing
+    with inductor_counts() as counts:
+        first = [seconds(ours.update) for _ in range(2)]  # of two numbers of tokens; later ones compile nothing
     programs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     eager.update()
     times = [(seconds(ours.update), seconds(eager.update)) for _ in range(pairs)]
     later = torch._dynamo.utils.counters["stats"]["unique_graphs"] - programs
     step = statistics.median(mine for mine, _ in times)
-    print(json.dumps({"compiling": sum(first) - 2 * step, "programs": programs, "later": later, "pairs": times}))
+    compiling = sum(first) - 2 * step
+    print(json.dumps({"compiling": compiling, "programs": programs, "later": later, "pairs": times, **counts}))

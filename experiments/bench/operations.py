@@ -7,9 +7,11 @@ Arguments are experiments of ``experiments/conf/experiment``; those without a la
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.texts import LANGUAGES
 from torch import Tensor
+from torch._inductor import metrics
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -103,6 +106,27 @@ def count_update(trainer: Trainer) -> CountOperations:
     with CountOperations() as counted:
         trainer.update()
     return counted
+
+
+@contextmanager
+def inductor_counts() -> Iterator[dict[str, int]]:
+    """Count the kernels that inductor generates, and the bytes that they read and write in a call of each program.
+
+    Both are inductor's own numbers, 0 for programs that come from its cache. Layers of one kind share their programs.
+    """
+    logger, counts = logging.getLogger("torch._inductor.compile_fx.__inductor_metrics"), {"kernels": 0, "moved": 0}
+    level, propagates, silent = logger.level, logger.propagate, logging.NullHandler()
+    metrics.reset()
+    logger.setLevel(logging.INFO)  # inductor counts bytes if it is to log them
+    logger.propagate = False
+    logger.addHandler(silent)
+    try:
+        yield counts
+    finally:
+        counts |= {"kernels": metrics.generated_kernel_count, "moved": metrics.num_bytes_accessed}
+        logger.removeHandler(silent)
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 def experiment_trainer(name: str, *overrides: str) -> Trainer:

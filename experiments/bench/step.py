@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from rltok_rl.experiments.bench.operations import experiment_trainer
 from rltok_rl.experiments.bench.plain import PlainUNet, plain_loss
 from rltok_rl.experiments.bench.timing import (
     BenchRow,
@@ -27,6 +28,7 @@ from torch import nn
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.functional.policy import boundary_logits
+from rltok_rl.fused import fused, missing
 from rltok_rl.models import preset
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.training import Trainer
@@ -37,6 +39,8 @@ PRESET, NUM_BYTES, NUM_ROWS = "released-18m", 4096, 1
 """A released size and the paper's windows; the plain step needs 24 GB for two rows."""
 SIZE = f"T={NUM_BYTES}, B={NUM_ROWS}"
 PAIRS = 3
+UPDATES = {"books": (), "recall": (), "pocket": ("data.num_rows=4", "compute.compile=false")}
+"""Experiments whose updates are timed, and options of each."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,32 @@ def plain_step(mode: Mode, device: str) -> Callable[[], object]:
 def training(device: str) -> list[BenchRow]:
     """Time and memory of a step, the share of the boundary machinery, and the growth of byte layers with length."""
     return [*_steps(device), _machinery(device), _growth(device)]
+
+
+def updates(device: str) -> list[BenchRow]:
+    """Updates with fused operations against plain torch, and in bfloat16 where the CPU has AMX; one thread."""
+    if device != "cpu" or missing() is not None:
+        print(f"  updates: skipped, fused operations need a CPU and numba: {missing()}", file=sys.stderr, flush=True)
+        return []
+    if not (amx := torch.cpu._is_amx_tile_supported()):
+        print("  updates: skipped bfloat16, it needs a CPU with AMX", file=sys.stderr, flush=True)
+    torch.set_num_threads(1)
+    rows = []
+    for name, options in UPDATES.items():
+        plain = partial(_update, experiment_trainer(name, *options), False)
+        variants = {"fused": (partial(_update, experiment_trainer(name, *options), True), 2.5)}
+        if amx:
+            narrow = experiment_trainer(name, *options, "compute.precision=bfloat16")
+            variants["bfloat16"] = partial(_update, narrow, False), 4.0
+        for variant, (update, goal) in variants.items():
+            title = f"update, {variant} / plain torch in float32, {name}, one thread"
+            rows.append(compare("updates", title, update, plain, pairs=7, note=f"goal, not reached so far: {goal}"))
+    return rows
+
+
+def _update(trainer: Trainer, fusing: bool) -> None:
+    with fused(fusing):
+        trainer.update()
 
 
 def _steps(device: str) -> list[BenchRow]:

@@ -45,8 +45,9 @@ GAMMA = 0.99
 WINDOW = 96
 """Bytes of a text of ``rltok credit``."""
 HELD_OUT = "held-out"
-SECTIONS = tuple(
-    "sampler attention decoding environment throughput estimators counts training packing processes peers large".split()
+SECTIONS = (
+    *("sampler", "attention", "decoding", "environment", "throughput", "estimators"),
+    *("counts", "updates", "training", "packing", "processes", "peers", "large"),
 )
 """Sections of :mod:`rltok_rl.experiments.bench`."""
 NAMED_ONLY = ("compiled",)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
+from shutil import which
 
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torch_flex
+from rltok_rl.experiments.bench.operations import inductor_counts
 from torch._dynamo.utils import counters
 
 from rltok_rl.fused import fused
@@ -18,6 +21,7 @@ from .conftest import mixed_boundaries, seeded
 
 # Of torch: its tracer looks at tensors that are not leaves.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+KERNELS, MOVED = 69, 9.3e6
 RATES = (0.2, 0.9, 0.5, 0.02, 0.7)  # up to three chunks of capped attention; tokens of few positions as well
 
 
@@ -86,6 +90,18 @@ def test_a_copy_computes_with_weights_of_its_own():
             weight.mul_(1.5)
     assert not torch.equal(step(other, 0), before) and torch.equal(step(compiled, 0), before)
     assert list(compiled.state_dict()) == list(model.state_dict())
+
+
+@pytest.mark.skipif(not (which("g++") or which("clang++")), reason="no C++ compiler")
+def test_inductor_generates_few_kernels_that_move_little(tmp_path, monkeypatch):
+    """By its own counts, for one call of each program: at most 10 % more, for other versions of torch."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # what comes from the cache is not counted
+    model, compiled = twins(None, "inductor")
+    with inductor_counts() as counts:
+        torch.testing.assert_close(step(compiled, 0), step(model, 0), rtol=0, atol=1e-5)
+    assert_same_gradients(compiled, model)
+    assert 0 < counts["kernels"] <= 1.1 * KERNELS and 0 < counts["moved"] <= 1.1 * MOVED
+    assert not logging.getLogger("torch._inductor.compile_fx.__inductor_metrics").isEnabledFor(logging.INFO)
 
 
 @pytest.mark.parametrize("scope", ["window", "token"])

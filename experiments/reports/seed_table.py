@@ -27,6 +27,7 @@ from rltok_rl.experiments.reports.table import (
 )
 
 from rltok_rl.renamed import current_text
+from rltok_rl.viz.difference_figure import SystemDifference
 
 REFERENCE = "uniform"
 OFF = "†"
@@ -83,6 +84,18 @@ class SeedTable:
         out = set(self.rows.loc[self.off_target | self.rows["oracle"].astype(bool), "system"])
         means = [math.nan if name in out else self.losses[name].mean() for name in self.systems]
         return tied_with_best(means, lambda row, best: self.over_seeds(self.systems[row], self.systems[best]))
+
+    def differences(self) -> list[SystemDifference]:
+        """Differences of all systems from the reference, over the seeds that they share; empty for fewer than two."""
+        out = set(self.rows.loc[self.off_target | self.rows["oracle"].astype(bool), "system"])
+        found = []
+        for name in self.systems:
+            by_seed = (self.losses[name] - self.losses[self.reference]).dropna().tolist()
+            if name != self.reference and len(by_seed) > 1:
+                over = self.over_seeds(name, self.reference)
+                assert over is not None
+                found.append(SystemDifference(name, by_seed, over.mean, over.half_width, name not in out))
+        return found if len(found) > 1 else []
 
     def num_seeds(self) -> str:
         """How many seeds the systems have, in words."""

@@ -40,9 +40,11 @@ from rltok_rl.data.disk import replace_text
 from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.models import UNetConfig
 from rltok_rl.training.environment import without_folders
+from rltok_rl.viz.difference_figure import draw_differences
 from rltok_rl.viz.run_figures import draw_loss_against_flops
 
 PAGE, TABLE, FIGURE = "compare-seeds.md", "compare-seeds.json", "compare-seeds.png"
+DIFFERENCES = "differences.png"
 SHARES = (0.1, 0.2, 0.3, 1.0)
 """Shares of a run's updates at which the policy's entropy is shown (Figure 13 of the paper)."""
 MOST_PAIRED = 4
@@ -57,7 +59,7 @@ def seed_folders(folder: Path) -> list[Path]:
 
 
 def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
-    """Write ``compare-seeds.md``, ``compare-seeds.json`` and ``compare-seeds.png`` (or other ``formats`` as well)."""
+    """Write ``compare-seeds.md``, ``compare-seeds.json``, and the figures in ``formats``."""
     runs: dict[str, RunFolder] = {}
     of_last_seed: dict[str, RunFolder] = {}
     systems: dict[str, dict[int, dict[str, Any]]] = {}
@@ -79,6 +81,10 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
         histories = {label: (run.history, run.held_out) for label, run in runs.items()}
         for suffix in formats:
             draw_loss_against_flops(histories, (folder / FIGURE).with_suffix(f".{suffix}"), groups=groups)
+    table = SeedTable(content)
+    if differences := table.differences():
+        for suffix in formats:
+            draw_differences(differences, (folder / DIFFERENCES).with_suffix(f".{suffix}"), reference=table.reference)
     replace_text(folder / PAGE, seeds_page(read_json(folder / TABLE, MOST_STATE)))
     return folder / PAGE
 
@@ -175,6 +181,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         *_differing(content["systems"]),
         bullets(notes),
         *_pairs(table),
+        *_differences(table),
         f"![Bits per byte against total FLOPs]({FIGURE})",
         "Left: training, a thin line for each seed (dots: held-out text). Right: mean and standard deviation over "
         "seeds on the held-out windows of the evaluations during training, which are fewer than those of the table.",
@@ -200,6 +207,17 @@ def _differing(systems: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [f"{name}: {code(' '.join(f'{o}={as_typed(v)}' for o, v in options.items()))}" for name, options in named]
     title = "Options that learned policies do not share; behind the first line, only what differs from it:"
     return [title, bullets(lines)] if len(lines) > 1 else []
+
+
+def _differences(table: SeedTable) -> list[str]:
+    """The picture of all systems against the reference."""
+    if not table.differences():
+        return []
+    return [
+        f"![Differences of all systems from {table.reference}]({DIFFERENCES})",
+        "Small dots are seeds; large ones and lines the mean over seeds and its 95 % interval by Student's t, green if "
+        f"all of it is below {table.reference}, orange if above. Hollow: a seed is off its target rate, or an oracle.",
+    ]
 
 
 def _pairs(table: SeedTable) -> list[str]:

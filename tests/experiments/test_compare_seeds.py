@@ -64,6 +64,7 @@ def test_means_and_paired_differences_are_those_of_the_seeds(folder, capsys):
     assert report.main([str(folder)]) == 0
     page = folder / "compare-seeds.md"
     assert capsys.readouterr().out.strip() == str(page) and (folder / "compare-seeds.png").stat().st_size > 2_500
+    assert (folder / "differences.png").stat().st_size > 2_500 and "](differences.png)" in page.read_text()
     learned, loss = cells(page, "learned"), BASE["corpus_bits_per_byte"]
     assert learned["total FLOPs"] == "10.5 TFLOPs" and learned["bits per byte"] == f"**{loss - 0.05:.3f} ± 0.010**"
     assert learned["each seed"] == ", ".join(f"{loss + move:.3f}" for move in MOVED["learned"])

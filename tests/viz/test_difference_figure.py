@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from matplotlib import colors
 from matplotlib import pyplot as plt
 
 from rltok_rl.viz import difference_figure
 from rltok_rl.viz.difference_figure import SystemDifference, draw_differences
-from rltok_rl.viz.style import ALERT, OURS, QUIET
+from rltok_rl.viz.style import ALERT, OURS, QUIET, save_figure
 
 SYSTEMS = [
     SystemDifference("level", [-0.02, 0.03], 0.005, 0.2),
@@ -20,10 +23,12 @@ SYSTEMS = [
 
 def test_the_best_is_on_top_and_colours_say_what_differs(tmp_path, monkeypatch):
     figures = []
-    save = difference_figure.save_figure
-    monkeypatch.setattr(
-        difference_figure, "save_figure", lambda figure, path: figures.append(figure) or save(figure, path)
-    )
+
+    def save(figure: Any, path: Path) -> Path:
+        figures.append(figure)
+        return save_figure(figure, path)
+
+    monkeypatch.setattr(difference_figure, "save_figure", save)
     assert draw_differences(SYSTEMS, tmp_path / "differences.png", reference="uniform").stat().st_size > 1000
     (axes,) = figures[0].axes
     names = [label.get_text() for label in axes.get_yticklabels()]

@@ -16,6 +16,7 @@ from rltok_rl.experiments.studies.suite_scores import (
     ORACLE,
     UNIFORM,
     best_entries,
+    improvement_interval,
     interquartile_mean,
     interval,
     paired_difference,
@@ -54,18 +55,19 @@ def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
     """Return a Markdown table with a row per entry."""
-    header = ["entry", "IQM [95 %]", "mean", "better than `uniform`", "cells", "forfeited", "CPU seconds a cell"]
+    header = ["entry", "IQM [95 %]", "mean", "better than `uniform` [95 %]", "cells", "forfeited", "CPU seconds a cell"]
     bold, even = best_entries(rows, _contestants(summary), PAIRS), strata(rows, UNIFORM)
     body = []
     for entry, scores in summary.items():
-        chance = probability_of_improvement(strata(rows, entry), even)
+        ours = strata(rows, entry)
+        chance, limits = probability_of_improvement(ours, even), improvement_interval(ours, even)
         mean = score_text(scores["mean"])
         body.append(
             [
                 f"`{entry}`",
                 score_text(scores["iqm"], scores["interval"]),
                 f"**{mean}**" if entry in bold else mean,
-                "" if entry == UNIFORM else _chance(chance),
+                "" if entry == UNIFORM else _chance(chance, limits),
                 str(scores["cells"]),
                 str(scores["forfeited"]),
                 f"{scores['cpu_seconds']:.0f}",
@@ -169,7 +171,8 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
         "; ".join([*dict.fromkeys(cell["machine"] for cell in results), *_revisions(results)]),
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
         f"and {seeds} seed{'s' * (seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
-        "oracle's, in each task and grade. CPU seconds are those of training on one thread.",
+        f"oracle's, in each task and grade. CPU seconds are those of training on one thread: "
+        f"{3600 / rows.cpu_seconds.mean():.0f} cells per core-hour.",
         f"A cell whose realised rate is more than {100 * RATE_TOLERANCE:g} % off the target is forfeited: it scores 0. "
         "IQM is the mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means "
         "are not significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over "
@@ -209,8 +212,10 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
     return page
 
 
-def _chance(value: float) -> str:
-    return "-" if pd.isna(value) else f"{value:.2f}"
+def _chance(value: float, limits: tuple[float, float] | None = None) -> str:
+    if pd.isna(value):
+        return "-"
+    return f"{value:.2f}" + (f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else "")
 
 
 def _contestants(entries: Any) -> list[str]:

@@ -6,6 +6,7 @@ tasks and grades are strata, which are fixed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -112,6 +113,23 @@ def probability_of_improvement(scores: Strata, others: Strata) -> float:
         x, y = np.asarray(scores[key])[:, None], np.asarray(others[key])
         chances.append(np.mean(x > y) + np.mean(x == y) / 2)
     return float(np.mean(chances)) if chances else float("nan")
+
+
+def improvement_interval(scores: Strata, others: Strata, *, resamples: int = RESAMPLES) -> tuple[float, float] | None:
+    """Return a 95 % percentile interval of :func:`probability_of_improvement`, resampling the seeds of both entries.
+
+    None without shared strata, or if one of them has a single seed.
+    """
+    shared = [(np.asarray(scores[key]), np.asarray(others[key])) for key in scores if key in others]
+    if not shared or min(map(len, itertools.chain(*shared))) < 2:
+        return None
+    generator, chances = np.random.default_rng(0), np.zeros(resamples)
+    for x, y in shared:
+        wins = (x[:, None] > y) + (x[:, None] == y) / 2
+        ours, theirs = (generator.multinomial(n, np.full(n, 1 / n), resamples) for n in wins.shape)  # how often each
+        chances += np.einsum("rx,xy,ry->r", ours, wins, theirs) / wins.size / len(shared)
+    low, high = np.quantile(chances, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def profile(scores: Strata, levels: Sequence[float]) -> list[float]:

@@ -26,6 +26,7 @@ from rltok_rl.experiments.studies.equal_rates import OffsetActor, calibrate_thre
 from rltok_rl.experiments.studies.learn_runs import evaluate, train_and_evaluate
 from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, Oracle, cell_config, drawn_bytes, even_rate
 from rltok_rl.experiments.studies.suite_scores import (
+    improvement_interval,
     interquartile_mean,
     interval,
     probability_of_improvement,
@@ -59,6 +60,16 @@ def test_statistics_are_their_definitions():
     assert interquartile_mean(pooled) == pytest.approx(sum(pooled[3:-3]) / 6)
     wins = [sum((x > y) + (x == y) / 2 for x in scores[key] for y in others[key]) / n**2 for key, n in sizes.items()]
     assert probability_of_improvement(scores, others) == pytest.approx(sum(wins) / 3)
+    chances = []
+    for _ in range(4_000):
+        drawn = [{k: draws.choice(group, len(group)).tolist() for k, group in s.items()} for s in (scores, others)]
+        chances.append(probability_of_improvement(*drawn))
+    limits = improvement_interval(scores, others, resamples=20_000)
+    assert limits == pytest.approx(np.quantile(chances, [0.025, 0.975]).tolist(), abs=0.02)
+    assert limits == improvement_interval(scores, others, resamples=20_000)
+    assert improvement_interval({**scores, ("pair", 9): [1.0]}, others) is not None  # without a counterpart
+    for unusable in ({}, {("delay", 1): [1.0]}):
+        assert improvement_interval(unusable, others) is None
     assert profile(scores, [-9.0, pooled[6], 9.0]) == [1.0, sum(x >= pooled[6] for x in pooled) / 12, 0.0]
     resampled = []
     for _ in range(20_000):

@@ -17,12 +17,14 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import report
+from rltok_rl.experiments.commands.schema import CONF
 from rltok_rl.experiments.compare import train_systems as compare
 from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names
 from rltok_rl.experiments.reports.systems_page import page, system_rows, write_page
 from rltok_rl.experiments.reports.table import best_systems
 from rltok_rl.experiments.runs.folder import EVALUATION, read_run
 from rltok_rl.experiments.runs.run import run
+from rltok_rl.experiments.runs.segmenters import learned
 
 from rltok_rl.data.disk import claim_folder
 from rltok_rl.models import UNet, preset
@@ -233,6 +235,23 @@ def test_systems_share_a_budget_and_can_be_trained(tmp_path):
     assert (paper.estimator.name, paper.estimator.gamma, paper.estimator.options) == ("discounted_return", 0.99, {})
     assert (paper.baseline.name, paper.loss.policy, paper.rate.coefficient) == ("batch_mean", 0.01, 0.01)
     assert plain.estimator.name == "local_flips" and plain.optim.total_flops == paper.optim.total_flops
+
+
+def test_systems_of_every_comparison_can_be_trained():
+    """Those of compare-main that learn from rewards hold their rate alike, whatever their recipe does."""
+    for file in sorted((CONF / "experiment").glob("compare*.yaml")):
+        config = configured(f"experiment={file.stem}", "data.source=books")
+        systems = {name: system_config(config, name) for name in config.compare.systems}
+        for name, changed in systems.items():
+            check_system(changed, name)
+        if file.stem == "compare-main":
+            controls = {name: changed.rate for name, changed in systems.items() if learned(changed)}
+            assert len(systems) == 14 and len(controls) == 7 and "released" in controls
+            assert {(rate.control, rate.coefficient, rate.options["integral"]) for rate in controls.values()} == {
+                ("pi", 0.1, 0.01)
+            }
+            changes = systems["released"].changes
+            assert changes == ["rate.control", "rate.coefficient", "rate.options"], "each is named once"
 
 
 def test_page_shows_targets_by_script_rows_per_text_and_trials(compared):

@@ -150,7 +150,7 @@ class LossConfig:
     (``released``), or over all bytes of a ``window``, whose last one predicts nothing; not for ``ppo``."""
     rows_per_mean: int | None = option(None, "[1, inf)", "rows")
     """Consecutive rows over which baselines and the rate's control take their means, such as the 8 rows of a device's
-    micro-batch in the released code; null is all rows of an update."""
+    micro-batch in the released code; null is all rows of an update. ``pi`` and ``price`` always use all rows."""
     language_model: float = option(1.0, "[0, 1e6]")
     """Weight of the next-byte loss."""
     policy: float = option(0.01, "[0, 1e6]")

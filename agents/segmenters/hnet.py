@@ -28,8 +28,11 @@ from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.layers import RMSNorm
 from rltok_rl.models.mixing import Mixing
 from rltok_rl.models.unet import UNet
+from rltok_rl.ranges import check_number
 
 Variant = Literal["faithful", "baseline"]
+RATIO_WEIGHT = 0.03
+"""The published weight of the ratio loss."""
 
 
 class HNetSegmenter(Segmenter):
@@ -44,7 +47,7 @@ class HNetSegmenter(Segmenter):
     them nor the tokens.
     """
 
-    coefficients = {"ratio": 0.03}
+    coefficients = {"ratio": RATIO_WEIGHT}
     target_rate: float
 
     def __init__(
@@ -55,10 +58,10 @@ class HNetSegmenter(Segmenter):
         smoothing: Method = "scan",
         stages: Literal[1, 2] = 1,
         second_rate: Probability | None = None,
-        ratio_weight: Weight = 0.03,
+        ratio_weight: Weight = RATIO_WEIGHT,
     ) -> None:
         super().__init__()
-        self.coefficients = {"ratio": ratio_weight}
+        self.coefficients = {"ratio": check_number("ratio_weight", ratio_weight, "[0, inf)")}
         faithful = check_choice("variant", variant, Variant) == "faithful"
         config, width = model.config, model.config.width
         if check_choice("stages", stages, Literal[1, 2]) == 2:

@@ -112,7 +112,8 @@ def count_update(trainer: Trainer) -> CountOperations:
 def inductor_counts() -> Iterator[dict[str, int]]:
     """Count the kernels that inductor generates, and the bytes that they read and write in a call of each program.
 
-    Both are inductor's own numbers, 0 for programs that come from its cache. Layers of one kind share their programs.
+    Both are inductor's own numbers. Programs from its cache bring theirs, without bytes if those were not counted.
+    Layers of one kind share their programs.
     """
     logger, counts = logging.getLogger("torch._inductor.compile_fx.__inductor_metrics"), {"kernels": 0, "moved": 0}
     level, propagates, silent = logger.level, logger.propagate, logging.NullHandler()

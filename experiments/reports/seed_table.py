@@ -55,6 +55,8 @@ class SeedTable:
         rates, targets = (self.rows[name].where(self.has_target).astype(float) for name in ("rate", "target_rate"))
         self.off_target = off_target(rates, targets, COMPARED_TOLERANCE)
         """By row, whether the rate is too far from its target."""
+        self.not_comparable = set(self.rows.loc[self.off_target | self.rows["oracle"].astype(bool), "system"])
+        """Oracles, and systems with a seed whose rate is off its target."""
 
     def over_seeds(self, system: str, other: str) -> Difference | None:
         """Paired difference over seeds."""
@@ -81,21 +83,21 @@ class SeedTable:
         targets = self.rows["target_rate"].dropna().unique()
         if not equal_budgets(self.total_flops) or len(targets) > 1:
             return set()
-        out = set(self.rows.loc[self.off_target | self.rows["oracle"].astype(bool), "system"])
-        means = [math.nan if name in out else self.losses[name].mean() for name in self.systems]
+        means = [math.nan if name in self.not_comparable else self.losses[name].mean() for name in self.systems]
         return tied_with_best(means, lambda row, best: self.over_seeds(self.systems[row], self.systems[best]))
 
     def differences(self) -> list[SystemDifference]:
-        """Differences of all systems from the reference, over the seeds that they share; empty for fewer than two."""
-        out = set(self.rows.loc[self.off_target | self.rows["oracle"].astype(bool), "system"])
-        found = []
+        """Differences of systems that share two seeds with the reference; empty for fewer than two such systems."""
+        differences = []
         for name in self.systems:
             by_seed = (self.losses[name] - self.losses[self.reference]).dropna().tolist()
             if name != self.reference and len(by_seed) > 1:
-                over = self.over_seeds(name, self.reference)
-                assert over is not None
-                found.append(SystemDifference(name, by_seed, over.mean, over.half_width, name not in out))
-        return found if len(found) > 1 else []
+                over_seeds = self.over_seeds(name, self.reference)
+                assert over_seeds is not None
+                width = over_seeds.half_width
+                comparable = name not in self.not_comparable
+                differences.append(SystemDifference(name, by_seed, over_seeds.mean, width, comparable))
+        return differences if len(differences) > 1 else []
 
     def num_seeds(self) -> str:
         """How many seeds the systems have, in words."""

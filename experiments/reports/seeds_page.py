@@ -213,10 +213,11 @@ def _differences(table: SeedTable) -> list[str]:
     """The picture of all systems against the reference."""
     if not table.differences():
         return []
+    reference = plain(table.reference)
     return [
-        f"![Differences of all systems from {table.reference}]({DIFFERENCES})",
+        f"![Differences of all systems from {reference}]({DIFFERENCES})",
         "Small dots are seeds; large ones and lines the mean over seeds and its 95 % interval by Student's t, green if "
-        f"all of it is below {table.reference}, orange if above. Hollow: a seed is off its target rate, or an oracle.",
+        f"all of it is below {reference}, orange if above. Hollow: a seed is off its target rate, or an oracle.",
     ]
 
 

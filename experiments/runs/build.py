@@ -111,13 +111,7 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
                 f"got {config.loss.objective!r}"
             )
         options = {"lmbda": 0.95, "value_network": BoundaryCritic(model.config), **options}
-    advantages = make_estimator(estimator.name, baseline=configured_baseline(config), **options)
-    if isinstance(advantages, LocalFlips) and num_rows % advantages.every:
-        raise ValueError(
-            f"estimator.options.every must divide the rows of an update, {num_rows} "
-            f"(data.num_rows x compute.micro_batches), got {advantages.every}"
-        )
-    return advantages
+    return make_estimator(estimator.name, baseline=configured_baseline(config), **options)
 
 
 def make_loss(
@@ -140,7 +134,7 @@ def make_loss(
         gain = next((name for name in ("proportional", "integral") if rate.options.get(name) is not None), None)
         if gain is not None and rate.control not in CONTROLLERS:
             raise ValueError(f"rate.options.{gain} belongs to {[*CONTROLLERS]}, got rate.control={rate.control!r}")
-        groups = None if rate.control in CONTROLLERS else weights.rows_per_mean  # a memory is of all rows
+        groups = None if rate.control in CONTROLLERS else weights.rows_per_mean  # controllers take one mean of all rows
         options = {"control": rate.control, "rows_per_mean": groups, **together, **rate.options}
         terms["rate"] = RateLoss(model.config.target_rate, **options)
         coefficients |= {"policy": weights.policy, "rate": rate.coefficient}
@@ -243,6 +237,17 @@ def _check_rows_per_mean(config: TrainConfig, num_rows: int) -> None:
         )
 
 
+def _check_flipped_rows(config: TrainConfig, loss: JointLoss, num_rows: int) -> None:
+    """Require groups of rows, one of which is flipped, that lie in one process with ``num_rows`` per micro-batch."""
+    policy, parts = loss.terms["policy"] if "policy" in loss.terms else None, config.compute.micro_batches
+    every = getattr(getattr(policy, "_value_estimator", None), "every", 1)
+    if num_rows * parts % every:
+        raise ValueError(
+            f"estimator.options.every must divide the rows of an update in each process, {num_rows} rows x {parts} "
+            f"micro-batches, got {every}"
+        )
+
+
 def make_trainer(
     config: TrainConfig, processes: Processes | None = None, texts: Texts | None = None
 ) -> tuple[Trainer, Texts]:
@@ -274,6 +279,7 @@ def make_trainer(
     reward["layout"] = make_layout(config, model, segmenter)
     env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **reward)
     loss = make_loss(config, model, processes.group, segmenter).to(processes.device)
+    _check_flipped_rows(config, loss, num_rows)
     actor = make_actor(config, model) if segmenter is None else SegmenterActor(segmenter)
     controlled = actor is None and config.actor.rates is None and bool(config.rate.coefficient)
     target = model.config.target_rate if controlled else None

@@ -171,8 +171,8 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
         "; ".join([*dict.fromkeys(cell["machine"] for cell in results), *_revisions(results)]),
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
         f"and {seeds} seed{'s' * (seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
-        f"oracle's, in each task and grade. CPU seconds are those of training on one thread: "
-        f"{3600 / rows.cpu_seconds.mean():.0f} cells per core-hour.",
+        f"oracle's, in each task and grade. CPU seconds are those of training on one thread, without evaluations: "
+        f"{3600 / rows.cpu_seconds.mean():.0f} cells are trained per core-hour.",
         f"A cell whose realised rate is more than {100 * RATE_TOLERANCE:g} % off the target is forfeited: it scores 0. "
         "IQM is the mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means "
         "are not significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over "

@@ -1,7 +1,8 @@
-"""Local flips while the policy is undecided, returns afterwards."""
+"""Local flips while the policy is undecided, returns otherwise."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from torch import Tensor
@@ -18,21 +19,21 @@ from rltok_rl.ranges import check_number
 
 @register_value_estimator("budgeted_flips", default_kwargs={"gamma": 0.99})
 class BudgetedFlips(LocalFlips):
-    """Local flips in some rows until the policy has settled, registered as ``"budgeted_flips"``.
+    """Local flips in some rows while the policy is undecided, registered as ``"budgeted_flips"``.
 
-        A_t = every A^flips_t [t in a drawn row]    while mean_t H(a_t) >= settled
-        A_t = baseline(G)_t                         otherwise
+        A_t = k [row drawn] A^flips_t    if the mean entropy of the batch before was at least ``settled``, k = every
+        A_t = baseline(G)_t              otherwise
 
     Flips measure a decision with far less noise than a return does, but every flipped row costs a forward pass. A
-    policy that has settled learns little from either, so that returns, which cost nothing, take over. Both have the
-    same expected gradient, up to the bias of ``span``.
+    settled policy learns little from either, so that returns, which cost nothing, take over; flips come back if its
+    entropy rises. The batch before decides, because a choice by the batch itself would depend on its decisions. Both
+    estimators have their own bias: of flips, that of ``span`` and of neighbouring flips; of returns, that of gamma.
 
     Args:
         model: the U-Net of the rollout.
         gamma: discount in [0, 1].
-        settled: mean entropy of free decisions, in nats, below which a batch has no flips.
-        num_flips: as for :class:`~rltok_rl.objectives.flips.LocalFlips`, as are ``span``, ``every`` and the rest.
-        every: flip decisions of one row in every so many.
+        settled: mean entropy of free decisions, in nats, below which the next batch has no flips.
+        num_flips, every: as for :class:`~rltok_rl.objectives.flips.LocalFlips`, with other defaults.
         **options: of :class:`~rltok_rl.objectives.flips.LocalFlips`, and ``baseline`` with its options.
     """
 
@@ -50,16 +51,30 @@ class BudgetedFlips(LocalFlips):
     ) -> None:
         super().__init__(model, gamma=gamma, num_flips=num_flips, every=every, **options)
         self.settled = check_number("settled", settled, "[0, inf)")
-        self.tried = True
-        """Whether the last batch had flips, whose FLOPs a trainer counts."""
+        self._entropy: Tensor | float = math.inf
+
+    @property
+    def entropy(self) -> float:
+        """Mean entropy of the last batch's free decisions, part of the state; infinite before the first batch."""
+        return float(self._entropy)
+
+    @entropy.setter
+    def entropy(self, value: float) -> None:
+        self._entropy = check_number("entropy", value, "[0, inf]")
+
+    def get_extra_state(self) -> dict[str, float]:
+        """Return the non-tensor state."""
+        return {**super().get_extra_state(), "entropy": self.entropy}
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
-        self.tried = self._mean_entropy(view) >= self.settled
-        return super()._advantages(returns, view) if self.tried else ReturnEstimator._advantages(self, returns, view)
+        self.ran_trials = self.entropy >= self.settled
+        self._entropy = self._mean_entropy(view)
+        if self.ran_trials:
+            return super()._advantages(returns, view)
+        return ReturnEstimator._advantages(self, returns, view)
 
-    def _mean_entropy(self, view: View) -> float:
-        """Of the free decisions of all processes, which therefore agree; a GPU is waited for."""
+    def _mean_entropy(self, view: View) -> Tensor:
+        """Return the mean entropy of all processes' free decisions, so that all decide alike."""
         logits, forced = view.read("logits"), view.read("forced").bool()
         free = ~forced if view.mask is None else view.mask & ~forced
-        entropy = boundary_entropy(logits.detach(), forced=forced)
-        return float(masked_mean(entropy, free, process_group=self.process_group))
+        return masked_mean(boundary_entropy(logits.detach(), forced=forced), free, process_group=self.process_group)

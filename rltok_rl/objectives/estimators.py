@@ -65,6 +65,8 @@ class ReturnEstimator(ValueEstimatorBase):
 
     uses_baseline = False
     """Whether an overridden ``_advantages`` uses the baseline."""
+    ran_trials = True
+    """Whether the last batch had the trials that ``flops`` counts, of estimators with that method."""
 
     def __init__(
         self,

@@ -53,13 +53,13 @@ class LocalFlips(ReturnEstimator):
         price: nats per boundary in the rewards.
         layout: of the tokens of the extra rows, as for :class:`~rltok_rl.models.tokens.Packing`.
         generator: source of the random numbers, with equal seeds in all processes.
-        every: flip decisions of one row, drawn at random, in every so many, whose advantages count as many times; the
-            other rows have none. It must divide the rows of a process.
+        every: flip decisions in one random row of each group of ``every`` consecutive rows. Its advantages are
+            multiplied by ``every``; those of the other rows are 0. It must divide the rows of a process.
         rows_per_pass: rows whose extra rows run together, to save memory; None runs all. Results are equal up to
             rounding. A :class:`~rltok_rl.training.TrainingStep` runs at most the rows of a micro-batch.
         precision: dtype of matrix products under autocast; default: the model's own. A training step sets its own.
         **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`. Processes of a ``process_group`` flip
-            the decisions that one process with all rows would flip.
+            the decisions that one process with all rows would flip, in batches of one micro-batch.
     """
 
     def __init__(
@@ -103,22 +103,21 @@ class LocalFlips(ReturnEstimator):
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
         _check_whole_texts(view.rollout)
         if self.every == 1:
-            return self._judge(view.rollout).to(returns.dtype)
+            return self._flip_advantages(view.rollout).to(returns.dtype)
         rows = self._drawn_rows(len(returns), returns.device)
-        judged = self.every * self._judge(view.rollout[rows]).to(returns.dtype)
-        return torch.zeros_like(returns).index_copy(0, rows, judged)
+        advantages = self.every * self._flip_advantages(view.rollout[rows]).to(returns.dtype)
+        return torch.zeros_like(returns).index_copy(0, rows, advantages)
 
     def _drawn_rows(self, num_rows: int, device: torch.device) -> Tensor:
         """One row of every group of ``every`` consecutive ones, by its index among this process's rows."""
         groups, rest = divmod(num_rows, self.every)
         if rest:
             raise ValueError(f"every must divide the rows of the rollout, {num_rows}, got {self.every}")
-        mine = self._rows(groups)
-        world = self.process_group.size() if self.process_group else 1
-        drawn = torch.randint(self.every, (groups * world,), generator=self.generator, device=device)[mine]
-        return drawn + self.every * torch.arange(groups, device=device)
+        world_size = self.process_group.size() if self.process_group else 1
+        places = torch.randint(self.every, (groups * world_size,), generator=self.generator, device=device)
+        return places[self._rows(groups)] + self.every * torch.arange(groups, device=device)
 
-    def _judge(self, rollout: TensorDictBase) -> Tensor:
+    def _flip_advantages(self, rollout: TensorDictBase) -> Tensor:
         """Advantages [B, T] of a rollout, 0 where no decision was flipped."""
         forced, probs = read(rollout, "forced"), read(rollout, "logits").sigmoid()
         drawn = read(rollout, "action").bool() | forced

@@ -211,7 +211,7 @@ class Trainer:
                 f"weights; the last checkpoint is from before ({error})"
             ) from error
         # A warm start reads no advantages of a policy that learns only from its own decisions.
-        update.tried = self.step.tried and (self.step.off_policy or not self.warming)
+        update.tried = self.step.ran_trials and (self.step.off_policy or not self.warming)
         if needs:
             metrics["token_need"] = largest_need(needs, self.processes.group)
         self._step_optimizer(metrics, update)
@@ -273,6 +273,8 @@ class Trainer:
                 self.flops_done += flops.total(flops.passes, num_bytes, *rates)
                 self.padded_flops_done += flops.total(flops.passes, num_bytes, *padded_rates)
                 self.tried_flops_done += flops.total(flops.trials, num_bytes, *rates) if entry.tried else 0.0
+                if any(flops.trials):
+                    metrics["trials"] = float(entry.tried)
                 self.tried_flops_done += flops.total(flops.reference, num_bytes, *rates)
                 self.tried_flops_done += flops.total(flops.learning, num_bytes, *rates)
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done

@@ -111,14 +111,18 @@ class TrainingStep(nn.Module):
     @property
     def gamma(self) -> float | Tensor | None:
         """The discount that the policy is trained with; None without a policy that learns from rewards."""
-        term = self.loss.terms["policy"] if "policy" in self.loss.terms else None
-        return getattr(getattr(term, "_value_estimator", None), "gamma", None)
+        return getattr(self._estimator, "gamma", None)
 
     @property
-    def tried(self) -> bool:
-        """Whether the estimator made its trials for the last batch, if it has any."""
+    def ran_trials(self) -> bool:
+        """Whether the estimator ran its trials for the last batch, if it has any."""
+        return bool(getattr(self._estimator, "ran_trials", True))
+
+    @property
+    def _estimator(self) -> Any:
+        """The value estimator of the policy's term, or None."""
         term = self.loss.terms["policy"] if "policy" in self.loss.terms else None
-        return bool(getattr(getattr(term, "_value_estimator", None), "tried", True))
+        return getattr(term, "_value_estimator", None)
 
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
@@ -256,8 +260,8 @@ def check_rewards(env: EnvBase, loss: JointLoss) -> None:
     changed = transforms or env.reward_name not in (*REWARDS, RELATIVE)
     if changed and isinstance(getattr(policy, "_value_estimator", None), LocalFlips):
         raise ValueError(
-            f"reward must be one of {[*REWARDS, RELATIVE]}, without transforms, with 'local_flips', which measures "
-            f"log-likelihoods itself, got {env.reward_name!r} and transforms {transforms}"
+            f"reward must be one of {[*REWARDS, RELATIVE]}, without transforms, with local flips, which measure "
+            f"log-likelihoods themselves, got {env.reward_name!r} and transforms {transforms}"
         )
 
 

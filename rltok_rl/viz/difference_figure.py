@@ -1,4 +1,4 @@
-"""Picture of systems' differences from one of them: seeds as dots, means with their intervals."""
+"""Figure of each system's difference from the reference: seeds as dots, means with their intervals."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def draw_differences(systems: Sequence[SystemDifference], path: Path, *, referen
         axes.set_yticks(range(len(ordered)), names)
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(-0.6, len(ordered) - 0.4)
-        axes.set_title(f"bits per byte minus {plain_label(reference)}: less is better")
+        axes.set_title(f"bits per byte minus {plain_label(reference)}: lower is better")
         return save_figure(figure, path)

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from rltok_rl.experiments.commands import report
 from rltok_rl.experiments.reports import seeds_page
+from rltok_rl.experiments.reports.seed_table import SeedTable
 from rltok_rl.experiments.reports.seeds_page import entropy_at_shares, write_seeds_page
 from rltok_rl.experiments.runs.folder import read_run
+
+from rltok_rl.viz.difference_figure import SystemDifference
 
 from .results import RESULTS, copy_run, rewrite
 
@@ -44,7 +47,8 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture
 def no_figure(monkeypatch):
-    monkeypatch.setattr(seeds_page, "draw_loss_against_flops", lambda *_, **__: None)
+    for name in ("draw_loss_against_flops", "draw_differences"):
+        monkeypatch.setattr(seeds_page, name, lambda *_, **__: None)
 
 
 def cells(page: Path, system: str) -> dict[str, str]:
@@ -54,6 +58,10 @@ def cells(page: Path, system: str) -> dict[str, str]:
     (row,) = [line for line in lines if re.match(rf"\| {system}( \*)? \|", line)]
     names, values = ([cell.strip() for cell in line.split("|")[1:-1]] for line in (header, row))
     return {re.sub(r"^.*: | \(.*", "", name): value for name, value in zip(names, values, strict=True)}
+
+
+def differences_of(folder: Path) -> list[SystemDifference]:
+    return SeedTable(json.loads((folder / "compare-seeds.json").read_text())).differences()
 
 
 def bold(page: Path) -> set[str]:
@@ -71,6 +79,11 @@ def test_means_and_paired_differences_are_those_of_the_seeds(folder, capsys):
     assert learned["over seeds"] == "-0.050 [-0.100, -0.000]"  # -0.05, -0.07, -0.03; 4.303 x 0.02 / sqrt(3)
     assert learned["bootstrap over seeds"] == "[-0.070, -0.030]"  # of 27 resamples, the least and the largest
     assert cells(page, "uniform")["bootstrap over seeds"] == "-"
+    differences = {difference.name: difference for difference in differences_of(folder)}
+    assert set(differences) == {"learned", "spacebyte"} and all(other.comparable for other in differences.values())
+    assert differences["learned"].by_seed == pytest.approx([-0.05, -0.07, -0.03])
+    assert differences["learned"].mean == pytest.approx(-0.05)
+    assert differences["learned"].half_width == pytest.approx(4.303 * 0.02 / math.sqrt(3), rel=1e-3)
     assert learned["over documents"] == "-0.050 [-0.050, -0.050]"  # every document was moved by the same amount
     assert bold(page) == {"learned", "spacebyte"}
     text = page.read_text()
@@ -124,6 +137,13 @@ def test_a_seed_off_its_target_is_marked_and_its_system_is_not_bold(folder, no_f
     assert "never bold: learned in seeds 0 (-2.1 %), 2 (+15.0 %).\n" in text
     assert "Without one target rate, so that no rate is marked: spacebyte.\n" in text
     assert cells(page, "spacebyte")["rate of each seed"] == "0.187, 0.187, 0.187"
+    assert {difference.name: difference.comparable for difference in differences_of(folder)} == {
+        "learned": False,
+        "spacebyte": True,
+    }
+    shutil.rmtree(folder / "0" / "spacebyte")
+    shutil.rmtree(folder / "1" / "spacebyte")
+    assert "differences.png" not in write_seeds_page(folder).read_text() and differences_of(folder) == []
 
 
 def test_targets_by_script_mark_no_rate(folder, no_figure):

@@ -16,7 +16,7 @@ PARTS = {"check_gamma", "check_rewards", "reverse_scan", "cut", "either", "clip_
 def test_every_estimator_and_function_is_held_to_the_laws():
     members = {name.split(",")[0] for name in (*RETURNS, *BASELINES, *OBJECTIVES)}
     estimators = {name.removeprefix("estimator ") for name in members if name.startswith("estimator ")}
-    # Flips measure their advantages with a model: tests/objectives/test_flips.py compares them with enumeration.
+    # Flips measure their advantages with a model: tests/diagnostics/test_report.py compares them with enumeration.
     assert estimators == {*ESTIMATORS, *BASELINE_NAMES} - {"local_flips", "budgeted_flips", "none"}
     public = set()
     for module in (returns, policy_gradient, baselines):

@@ -22,6 +22,7 @@ from .conftest import mixed_boundaries, seeded
 # Of torch: its tracer looks at tensors that are not leaves.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 KERNELS, MOVED = 69, 9.3e6
+"""Kernels, and bytes that a call of each program moves, as inductor of torch 2.13 counts them for the small model."""
 RATES = (0.2, 0.9, 0.5, 0.02, 0.7)  # up to three chunks of capped attention; tokens of few positions as well
 
 
@@ -94,8 +95,8 @@ def test_a_copy_computes_with_weights_of_its_own():
 
 @pytest.mark.skipif(not (which("g++") or which("clang++")), reason="no C++ compiler")
 def test_inductor_generates_few_kernels_that_move_little(tmp_path, monkeypatch):
-    """By its own counts, for one call of each program: at most 10 % more, for other versions of torch."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # what comes from the cache is not counted
+    """At most 10 % more than measured, which leaves room for other versions of torch."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # a cached program may lack its count of bytes
     model, compiled = twins(None, "inductor")
     with inductor_counts() as counts:
         torch.testing.assert_close(step(compiled, 0), step(model, 0), rtol=0, atol=1e-5)

@@ -1,9 +1,12 @@
-"""Flips in some rows, and until the policy has settled."""
+"""Flips in some rows, and while the policy is undecided."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from rltok_rl.experiments.runs.build import make_trainer
 from torch import Tensor
 
 from rltok_rl.functional.policy import boundary_entropy
@@ -11,7 +14,8 @@ from rltok_rl.models.flops import decoding_flops
 from rltok_rl.objectives import BudgetedFlips, LocalFlips, make_estimator
 
 from ..each import each
-from ..training.processes import make
+from ..experiments.configured import configured
+from ..training.processes import make, metrics_of
 from .conftest import make_model, make_rollout
 
 
@@ -77,39 +81,65 @@ def test_rows_of_processes_are_those_of_one(monkeypatch):
     assert torch.equal(torch.cat(halves), drawn(8))
 
 
-def test_a_settled_policy_has_returns_and_no_trials():
-    """The mean entropy is that of free and real decisions; at the threshold there are flips still."""
+def test_the_entropy_of_the_batch_before_decides():
+    """It is that of free and real decisions, and part of the state; at the threshold there are flips still."""
     model = make_model()
     rollout = make_rollout(model, num_rows=4, num_steps=15).detach()
     mask = torch.rand(4, 15, generator=seeded()) < 0.7
     rollout["collector"] = {"mask": mask}
     logits, forced = rollout["logits"].view(4, 15), rollout["forced"].view(4, 15).bool()
     mean = float(boundary_entropy(logits)[mask & ~forced].mean())
-    model_passes = []
+    passes = []
     decode = model.decode
-    model.decode = lambda *rest, **options: model_passes.append(1) or decode(*rest, **options)
-    for settled, tried in ((mean - 1e-6, True), (0.0, True), (mean + 1e-6, False)):
-        model_passes.clear()
-        options = {"gamma": 0.8, "num_flips": 2, "span": 5, "every": 2}
-        estimator = BudgetedFlips(model, settled=settled, baseline="leave_one_out", generator=seeded(), **options)
-        expected: LocalFlips = LocalFlips(model, generator=seeded(), **options)
-        if not tried:
+    model.decode = lambda *rest, **options: passes.append(1) or decode(*rest, **options)
+    options = {"gamma": 0.8, "num_flips": 2, "span": 5, "every": 2}
+    for settled, flips in ((mean - 1e-5, True), (0.0, True), (mean + 1e-5, False)):
+        made = BudgetedFlips(model, settled=settled, baseline="leave_one_out", generator=seeded(), **options)
+        assert made.entropy == float("inf")
+        first = advantages(made, rollout)
+        assert made.ran_trials and made.entropy == pytest.approx(mean, abs=1e-6)
+        torch.testing.assert_close(first, advantages(LocalFlips(model, generator=seeded(), **options), rollout))
+        other = BudgetedFlips(model, settled=settled, baseline="leave_one_out", generator=seeded(7), **options)
+        other.load_state_dict(made.state_dict())
+        expected: LocalFlips = LocalFlips(model, generator=seeded(7), **options)
+        if not flips:
             expected = make_estimator("discounted_return", gamma=0.8, baseline="leave_one_out")
-        torch.testing.assert_close(advantages(estimator, rollout), advantages(expected, rollout), rtol=0, atol=0)
-        assert estimator.tried is tried and len(model_passes) == 2 * tried
+        passes.clear()
+        second = advantages(other, rollout)
+        assert other.ran_trials is flips and len(passes) == flips
+        torch.testing.assert_close(second, advantages(expected, rollout), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="entropy must be at least 0"):
+        made.entropy = -1.0
 
 
 def test_flops_are_counted_for_batches_with_flips():
-    """A quarter of the rows is a quarter of the cost; after a settled batch the total is that of passes."""
+    """A quarter of the rows is a quarter of the cost; after a batch without flips the total is that of passes."""
     trainer = make(estimator="budgeted_flips", updates=3)
     estimator = trainer.loss.terms["policy"]._value_estimator
     assert estimator.flops(100, 30) == pytest.approx(2 / estimator.every * decoding_flops(trainer.model, 100, 30))
-    trials = []
+    totals, trials = [], []
     for settled in (0.0, 10.0, 0.0):
         estimator.settled = settled
         update = trainer.update()
-        trials.append(update["total_flops"] - update["flops"])
-    assert 0 < trials[0] == trials[1] < trials[2]
+        totals.append(update["total_flops"] - update["flops"])
+        trials.append(update["trials"])
+    assert 0 < totals[0] == totals[1] < totals[2] and trials == [1.0, 0.0, 1.0]
+
+
+def test_a_resumed_run_knows_whether_its_policy_had_settled():
+    whole = metrics_of(make(estimator="budgeted_flips", updates=4))
+    first = make(estimator="budgeted_flips", updates=4)
+    assert metrics_of(first, 2) == whole[:2] and [update["trials"] for update in whole] == [1.0, 0.0, 0.0, 0.0]
+    state = copy.deepcopy(first.state_dict())
+    second = make(estimator="budgeted_flips", updates=4, seed=5)
+    second.load_state_dict(state)
+    assert metrics_of(second) == whole[2:]
+
+
+def test_rows_of_groups_lie_in_one_process():
+    options = ["experiment=recall", "estimator=budgeted_flips", "baseline=batch_mean", "estimator.options.every=5"]
+    with pytest.raises(ValueError, match="every must divide the rows of an update in each process, 16 rows x 1 micro"):
+        make_trainer(configured(*options))
 
 
 def test_rows_that_every_does_not_divide_are_refused():

@@ -29,7 +29,7 @@ SYSTEMS: dict[str, tuple[list[str], set[str]]] = {
     "gumbel": (["segmenter=gumbel"], LAYOUT),
     "entropy-threshold": (["segmenter=entropy-threshold"], LAYOUT),
     # Those that wait, and why.
-    "flips on a budget": (["estimator=budgeted_flips"], {*LAYOUT, "_mean_entropy"}),  # which decides about trials
+    "flips on a budget": (["estimator=budgeted_flips"], {*LAYOUT, "entropy"}),  # which decides about trials
     "random": (["segmenter=random"], {*LAYOUT, "_window"}),  # drawn on the host
     "magnet": (["segmenter=magnet"], {*LAYOUT, "_logits"}),  # gathers the bytes of each script
 }

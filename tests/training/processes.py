@@ -40,7 +40,10 @@ PROSE = (
     "all happy families are alike; every unhappy family is unhappy in its own way. everything was in confusion. " * 20
 )
 ROWS, STEPS = 8, 20
-FLIPS = {"local_flips": LocalFlips, "budgeted_flips": partial(BudgetedFlips, baseline="leave_one_out", every=2)}
+FLIPS = {
+    "local_flips": LocalFlips,
+    "budgeted_flips": partial(BudgetedFlips, baseline="leave_one_out", every=2, settled=10.0),
+}
 UPDATE = ROWS * STEPS  # bytes
 
 

@@ -27,7 +27,7 @@ CASES = {
     "running mean": {"baseline": "running_mean", "control": "pi"},
     "micro-batches": {"baseline": "z_score", "control": "price", "micro_batches": 2},
     "flips, rates": {"estimator": "local_flips", "rates": (0.1, 0.6)},
-    "flips on a budget": {"estimator": "budgeted_flips", "micro_batches": 2},
+    "flips on a budget": {"estimator": "budgeted_flips"},
     "control variate, one rate": {"estimator": "control_variate", "rates": (0.2, 0.2)},
     "epochs": {"ppo": True, "policy_epochs": 3, "warm_start_bytes": UPDATE},
     "rates, micro-batches": {"rates": (0.1, 0.6), "short": True, "ppo": True, "policy_epochs": 2, "micro_batches": 2},

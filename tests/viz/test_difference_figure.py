@@ -40,7 +40,7 @@ def test_the_best_is_on_top_and_colours_say_what_differs(tmp_path, monkeypatch):
     intervals = [line for line in axes.lines if line.get_linewidth() == 1.4]
     ends = [end for line in intervals for end in line.get_xdata()]
     assert ends[:4] == pytest.approx([0.035, 0.055, -0.195, 0.205])
-    assert axes.get_title(loc="left") == "bits per byte minus uniform: less is better"
+    assert axes.get_title(loc="left") == "bits per byte minus uniform: lower is better"
     assert not plt.get_fignums()
 
 

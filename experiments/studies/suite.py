@@ -26,7 +26,7 @@ from rltok_rl.experiments.studies.learn_runs import fingerprint, train_and_evalu
 from rltok_rl.experiments.studies.parallel_jobs import run_jobs
 from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, GAMMA, cell_config, entry_overrides
 from rltok_rl.experiments.studies.suite_page import write_page
-from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM
+from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, best_by_mean, score_cells
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import TASKS
@@ -37,6 +37,8 @@ GRADES: dict[str, list[int]] = {"small": [1, 3], "full": [1, 2, 3, 4]}
 """Grades of each budget."""
 REPEATED = {("noise", 1): 2}
 """``noise`` 1 is ``delay`` 1: the small budget has ``noise`` 2 in its place, the full one leaves it out."""
+NUM_BEST = 2
+"""Entries that ``best_seeds`` trains with further seeds."""
 CELL_FLOPS = 7.5e11
 """Total FLOPs of a cell of either budget."""
 TRACK = "scratch2"
@@ -65,6 +67,8 @@ class SuiteOptions:
     """Discounts of ``estimator``; default: 0.9. Without ``estimator`` and ``entries``, of all estimators."""
     seeds: int = 5
     """Seeds of each entry: 0, 1, ..."""
+    best_seeds: int = 0
+    """Seeds of the two entries with the highest interquartile means over ``seeds``; 0 trains no further ones."""
     flops: float = CELL_FLOPS
     """Total FLOPs of a cell, trials of the estimator included."""
     overrides: list[str] = field(default_factory=list)
@@ -114,7 +118,9 @@ def read_suite_options(arguments: Sequence[str]) -> SuiteOptions:
         raise ValueError(f"budget must be one of {[*GRADES]}, got {options.budget!r}")
     if set(options.grades) - {1, 2, 3, 4}:
         raise ValueError(f"grades must be among [1, 2, 3, 4], got {options.grades}")
-    check_minimums(options, {"seeds": 1, "workers": 0})
+    check_minimums(options, {"seeds": 1, "best_seeds": 0, "workers": 0})
+    if 0 < options.best_seeds <= options.seeds:
+        raise ValueError(f"best_seeds must be 0 or above seeds={options.seeds}, got {options.best_seeds}")
     if not 0 < options.flops < float("inf"):
         raise ValueError(f"flops must be positive, got {options.flops}")
     if options.gamma and options.entries and not options.estimator:
@@ -138,19 +144,30 @@ def _grades(task: str, options: SuiteOptions) -> list[int]:
     return options.grades or [*dict.fromkeys(REPEATED.get((task, grade), grade) for grade in GRADES[options.budget])]
 
 
-def suite_jobs(options: SuiteOptions) -> list[CellJob]:
-    """Return all jobs, seed by seed; a file's name has a hash of its options."""
+def suite_jobs(
+    options: SuiteOptions, *, entries: Sequence[str] | None = None, seeds: Sequence[int] | None = None
+) -> list[CellJob]:
+    """Return the jobs of all entries and seeds, or of some, seed by seed; a file's name has a hash of its options."""
     folder, prints = Path(options.out, "cells"), dict[tuple[str, int, str], tuple[TrainConfig, str]]()
     places = [(task, grade) for task in options.tasks for grade in _grades(task, options)]
-    for (task, grade), entry in itertools.product(places, suite_entries(options)):
+    for (task, grade), entry in itertools.product(places, suite_entries(options) if entries is None else entries):
         config = cell_config(task, grade, entry, flops=options.flops, overrides=options.overrides)
         prints[task, grade, entry] = config, fingerprint(config)
     jobs = []
-    for seed, (key, (config, digest)) in itertools.product(range(options.seeds), prints.items()):
+    numbers = range(options.seeds) if seeds is None else seeds
+    for seed, (key, (config, digest)) in itertools.product(numbers, prints.items()):
         cell = Cell(*key, seed)
         name = re.sub(r"[^\w.@-]", "_", "-".join(map(str, (TRACK, *cell, digest))))
         jobs.append(CellJob(cell, replace(config, seed=seed), folder / f"{name}.json"))
     return jobs
+
+
+def further_jobs(options: SuiteOptions, jobs: Sequence[CellJob]) -> list[CellJob]:
+    """Return the jobs of ``best_seeds``, once all others are done; scores need the same seeds of both references."""
+    if not options.best_seeds or not all(job.file.exists() for job in jobs):
+        return []
+    best = best_by_mean(score_cells([json.loads(job.file.read_text()) for job in jobs]), NUM_BEST)
+    return suite_jobs(options, entries=[ORACLE, UNIFORM, *best], seeds=range(options.seeds, options.best_seeds))
 
 
 def train_cell(job: CellJob) -> dict[str, Any]:
@@ -174,6 +191,12 @@ def _train(job: CellJob) -> str:
     return f"share {final['share']:.3f}, rate {final['rate']:.3f}"
 
 
+def _train_missing(jobs: Sequence[CellJob], options: SuiteOptions) -> list[str]:
+    """Train the jobs without a file; return those that failed."""
+    missing = [job for job in jobs if not job.file.exists()]
+    return run_jobs("suite", _train, missing, total=len(jobs), workers=options.workers)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the suite; return 1 if a cell failed."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -185,8 +208,10 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, TypeError) as error:
         print(f"rltok suite: {error}", file=sys.stderr)
         return 2
-    missing = [job for job in jobs if not job.file.exists()]
-    failed = run_jobs("suite", _train, missing, total=len(jobs), workers=options.workers)
+    failed = _train_missing(jobs, options)
+    if further := further_jobs(options, jobs):
+        failed += _train_missing(further, options)
+        jobs += further
     results = [json.loads(job.file.read_text()) for job in jobs if job.file.exists()]
     if results:
         command = shlex.join(["rltok", "suite", *arguments])

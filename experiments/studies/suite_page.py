@@ -165,12 +165,14 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
     summary = summarise(rows)
     entries, tasks = list(summary), list(dict.fromkeys(rows.task))
     skipped = rows[~rows.learnable].drop_duplicates(["task", "grade"])
-    seeds, flops = rows.seed.nunique(), rows.total_flops.median()
+    of_entries, flops = rows.groupby("entry").seed.nunique(), rows.total_flops.median()
+    fewest, most = int(of_entries.min()), int(of_entries.max())
+    seeds = f"{most if fewest == most else f'{fewest} to {most}'} seed{'s' * (most > 1)}"
     lines = [
         f"`{command}`",
         "; ".join([*dict.fromkeys(cell["machine"] for cell in results), *_revisions(results)]),
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
-        f"and {seeds} seed{'s' * (seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
+        f"and {seeds}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
         f"oracle's, in each task and grade. CPU seconds are those of training on one thread, without evaluations: "
         f"{3600 / rows.cpu_seconds.mean():.0f} cells are trained per core-hour.",
         f"A cell whose realised rate is more than {100 * RATE_TOLERANCE:g} % off the target is forfeited: it scores 0. "

@@ -147,6 +147,14 @@ def profile_band(scores: Strata, levels: Sequence[float], *, resamples: int = RE
     return _limits(scores, shares, resamples)
 
 
+def best_by_mean(rows: pd.DataFrame, count: int) -> list[str]:
+    """Return the entries with the highest interquartile means, the best first; references are no contestants."""
+    contestants = [entry for entry in rows.entry.unique() if entry not in (ORACLE, UNIFORM)]
+    pooled = {entry: list(itertools.chain(*strata(rows, entry).values())) for entry in contestants}
+    known = [entry for entry in contestants if pooled[entry]]
+    return sorted(known, key=lambda entry: -interquartile_mean(pooled[entry]))[:count]
+
+
 def signal_correlations(rows: pd.DataFrame) -> dict[tuple[str, int], float]:
     """Return Spearman's rank correlation of ``signal`` and ``score`` over the cells of each task and grade.
 

@@ -309,6 +309,34 @@ def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, 
     assert [file.read_bytes() for file in files] == before
 
 
+def test_the_two_best_entries_have_more_seeds(tmp_path, capsys, monkeypatch):
+    """By interquartile means of the first seeds; the references have the seeds of the best."""
+    shares = {"oracle": 0.9, "uniform": 0.5, "random": 0.4, "paper": 0.7, "ours": 0.8, "batch_mean@0.9": 0.6}
+    trained: list[str] = []
+
+    def train(job: suite.CellJob) -> str:
+        trained.append(str(job))
+        cell = _cell(job.cell.task, job.cell.entry, job.cell.seed, shares[job.cell.entry] + 0.01 * job.cell.seed)
+        job.file.parent.mkdir(parents=True, exist_ok=True)
+        job.file.write_text(json.dumps(cell))
+        return ""
+
+    monkeypatch.setattr(suite, "_train", train)
+    first = [*TINY[:2], "seeds=2", "workers=1", "entries=random,paper,ours", "estimator=batch_mean", f"out={tmp_path}"]
+    assert suite.main(first) == 0 and len(trained) == 2 * 2 * 6
+    trained.clear()
+    assert suite.main([*first, "best_seeds=4"]) == 0
+    further = {tuple(name.split(" seed ")) for name in trained}
+    expected = {(f"{task}-1 {entry}", seed) for task in ("delay", "switch") for entry in shares for seed in "23"}
+    assert further == {pair for pair in expected if pair[0].split()[1] not in ("random", "batch_mean@0.9")}
+    page = (tmp_path / "suite.md").read_text()
+    assert "and 2 to 4 seeds." in page and "cells are trained per core-hour" in page and "missing" not in page
+    trained.clear()
+    assert suite.main([*first, "best_seeds=4"]) == 0 and not trained
+    assert suite.main([*first, "best_seeds=2"]) == 2
+    assert "best_seeds must be 0 or above seeds=2, got 2" in capsys.readouterr().err
+
+
 def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
     monkeypatch.undo()  # workers import the module anew
 

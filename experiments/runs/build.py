@@ -239,8 +239,7 @@ def _check_rows_per_mean(config: TrainConfig, num_rows: int) -> None:
 
 def _check_flipped_rows(config: TrainConfig, loss: JointLoss, num_rows: int) -> None:
     """Require groups of rows, one of which is flipped, that lie in one process with ``num_rows`` per micro-batch."""
-    policy, parts = loss.terms["policy"] if "policy" in loss.terms else None, config.compute.micro_batches
-    every = getattr(getattr(policy, "_value_estimator", None), "every", 1)
+    parts, every = config.compute.micro_batches, getattr(loss.policy_estimator, "every", 1)
     if num_rows * parts % every:
         raise ValueError(
             f"estimator.options.every must divide the rows of an update in each process, {num_rows} rows x {parts} "

@@ -147,6 +147,11 @@ class JointLoss(LossModule):
         return self
 
     @property
+    def policy_estimator(self) -> Any:
+        """The value estimator of the term ``"policy"``; None without one."""
+        return getattr(self.terms["policy"], "_value_estimator", None) if "policy" in self.terms else None
+
+    @property
     def loss_mask_key(self) -> NestedKey | None:
         """Entry with the mask of real steps, for all terms; ``"auto"`` uses TorchRL's if present."""
         return self._loss_mask_key

@@ -149,8 +149,7 @@ class UpdateFlops:
         decoding of every rollout, counted at the rollout's rate. ``learning`` is the critic, and the encoder and the
         boundary head in further ``policy_epochs``.
         """
-        policy = loss.terms["policy"] if "policy" in loss.terms else None
-        estimator = getattr(policy, "_value_estimator", None)
+        estimator = loss.policy_estimator
         trial_flops = getattr(estimator, "flops", None)
         critic = getattr(estimator, "value_network", None)
         values = 0.0 if critic is None else 2.0 * count_matrices(critic)  # one pass

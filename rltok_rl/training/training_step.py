@@ -111,18 +111,12 @@ class TrainingStep(nn.Module):
     @property
     def gamma(self) -> float | Tensor | None:
         """The discount that the policy is trained with; None without a policy that learns from rewards."""
-        return getattr(self._estimator, "gamma", None)
+        return getattr(self.loss.policy_estimator, "gamma", None)
 
     @property
     def ran_trials(self) -> bool:
         """Whether the estimator ran its trials for the last batch, if it has any."""
-        return bool(getattr(self._estimator, "ran_trials", True))
-
-    @property
-    def _estimator(self) -> Any:
-        """The value estimator of the policy's term, or None."""
-        term = self.loss.terms["policy"] if "policy" in self.loss.terms else None
-        return getattr(term, "_value_estimator", None)
+        return bool(getattr(self.loss.policy_estimator, "ran_trials", True))
 
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
@@ -256,9 +250,8 @@ class TrainingStep(nn.Module):
 def check_rewards(env: EnvBase, loss: JointLoss) -> None:
     """Require rewards that a parallel rollout can transform and that the estimator reads."""
     transforms = [type(transform).__name__ for transform in reward_transforms(env)]
-    policy = loss.terms["policy"] if "policy" in loss.terms else None
     changed = transforms or env.reward_name not in (*REWARDS, RELATIVE)
-    if changed and isinstance(getattr(policy, "_value_estimator", None), LocalFlips):
+    if changed and isinstance(loss.policy_estimator, LocalFlips):
         raise ValueError(
             f"reward must be one of {[*REWARDS, RELATIVE]}, without transforms, with local flips, which measure "
             f"log-likelihoods themselves, got {env.reward_name!r} and transforms {transforms}"

@@ -1,0 +1,75 @@
+"""Numbers that pages state by hand are those of the committed results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rltok_rl.experiments.reports.markdown import with_error
+from rltok_rl.experiments.reports.paired import interval, paired_over_seeds
+from rltok_rl.experiments.reports.seed_table import SeedTable
+
+from .results import RESULTS
+
+ROOT = Path(__file__).resolve().parents[2]
+README, COMPARE, CLAIMS = ROOT / "README.md", ROOT / "docs/results/compare.md", ROOT / "docs/claims.md"
+
+SYSTEMS = {
+    "ours": (("compare-recipes", "gamma-0.9-weight-0.1"),),
+    "spacebyte": (("compare-seeds", "spacebyte"), ("compare-seeds-3-4", "spacebyte")),
+    "uniform": (("compare-uniform", "uniform"),),
+    "ablations' ours": (("compare-ablations", "learned"),),
+    **{
+        name: (("compare-ablations", name),)
+        for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag", "no-rate-loss")
+    },
+    "gamma 0.99, weight 0.01": (("compare-recipes", "gamma-0.99-weight-0.01"),),
+    "fresh ours": (("compare-fresh", "learned"),),
+    "fresh spacebyte": (("compare-fresh", "spacebyte"),),
+    "fresh uniform": (("compare-fresh", "uniform"),),
+    "fast": (("compare-fresh-scale", "learned"),),
+    "fast spacebyte": (("compare-fresh-scale", "spacebyte"),),
+    "paper": (("compare-whole", "paper"),),
+    "released": (("compare-whole", "released"),),
+}
+"""Folder and system of each result; seeds of several folders are joined."""
+MEANS = [
+    *((name, page) for name in ("ours", "spacebyte", "uniform") for page in (README, COMPARE, CLAIMS)),
+    *((name, page) for name in ("fresh ours", "fresh spacebyte", "fresh uniform") for page in (README, COMPARE)),
+    ("gamma 0.99, weight 0.01", README),
+    ("paper", COMPARE),
+    ("released", COMPARE),
+]
+DIFFERENCES = [
+    *(("ours", "uniform", page) for page in (README, COMPARE)),
+    *(("ours", "spacebyte", page) for page in (README, COMPARE)),
+    ("fresh ours", "fresh uniform", README),
+    ("fresh ours", "fresh spacebyte", README),
+    ("fast spacebyte", "fast", README),
+    ("fast spacebyte", "fast", COMPARE),
+    *((name, "ablations' ours", README) for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag")),
+]
+
+
+def losses(name: str) -> pd.Series:
+    tables = [(SeedTable(json.loads((RESULTS / f / "compare-seeds.json").read_text())), s) for f, s in SYSTEMS[name]]
+    return pd.concat([table.losses[system].dropna() for table, system in tables])
+
+
+def plain(text: str) -> str:
+    """A text on one line, without plus signs, which pages write in tables alone."""
+    return " ".join(text.replace("+", "").split())
+
+
+@pytest.mark.parametrize(("name", "page"), MEANS)
+def test_means_over_seeds(name, page):
+    values = losses(name)
+    assert plain(with_error(values.mean(), values.std())) in plain(page.read_text())
+
+
+@pytest.mark.parametrize(("name", "other", "page"), DIFFERENCES)
+def test_differences_over_seeds(name, other, page):
+    difference = plain(interval(paired_over_seeds(losses(name).to_dict(), losses(other).to_dict())))
+    assert difference in plain(page.read_text())

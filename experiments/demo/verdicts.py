@@ -97,7 +97,8 @@ def report_page(findings: dict[str, Any], *, machine: str) -> str:
         "One seed, and minutes of training: the interval covers the choice of held-out windows, not other seeds.",
         f"In the paired comparison the learned boundary logits are shifted by {english['paired']['shift']:+.2f}, so "
         "that both runs draw equally many boundaries. The rates above are without it.",
-        "Both runs read equally many bytes; the learned one spent more FLOPs, on trials of its estimator.",
+        "Both runs of a part read equally many bytes. On the language the learned one spent more FLOPs, on trials of "
+        "its estimator.",
     ]
     late = [part for part, of_part in parts.items() if of_part["ended"] == "late"]
     limits += [f"The time was up before the part {part!r} was done." for part in late]

@@ -757,8 +757,8 @@ _FOURTH = {  # by two other people, at places that no list above changes
     "experiments/test_configuration": (
         (
             "local-flips-without-price",
-            "return LocalFlips(model, price=estimator.price, layout=make_layout(config, model), **options)",
-            "return LocalFlips(model, layout=make_layout(config, model), **options)",
+            '{"model": model, "price": estimator.price, "layout": make_layout(config, model), **options}',
+            '{"model": model, "layout": make_layout(config, model), **options}',
         ),
     ),
     "training/test_metrics": (

@@ -26,7 +26,7 @@ GroupSize = Annotated[int, "[2, inf)"]
 Rate = Annotated[float, "(0, 1]"]
 Probability = Annotated[float, "(0, 1)"]
 Weight = Annotated[float, "[0, inf)"]
-"""Hidden units, layers, bytes back, rows of a group and boundaries per byte: options of segmenters with ranges."""
+"""Hidden units, layers, bytes back, rows of a group, boundaries per byte and weights of losses: options with ranges."""
 State = dict[str, Any]
 """A segmenter's memory between two bytes; always holds ``position`` [B]."""
 

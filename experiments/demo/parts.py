@@ -79,8 +79,7 @@ ENGLISH = Part(
     most_bytes=4_096_000,
     share=1.0,
     policy=(
-        *("estimator=short_return", "estimator.gamma=0.9", "baseline=batch_mean", "rate.control=pi"),
-        *("rate.coefficient=0.1", "rate.options={proportional:1.0,integral:0.01}"),
+        *("estimator=short_return", "estimator.gamma=0.9", "baseline=batch_mean", "rate=pi"),
         "model.overrides.boundary_scale=0.25",
     ),
 )

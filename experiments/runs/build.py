@@ -225,25 +225,12 @@ def loop_options(config: TrainConfig) -> LoopOptions:
     )
 
 
-def _check_rows_per_mean(config: TrainConfig, num_rows: int) -> None:
-    """Require groups of rows that lie in one process with ``num_rows`` rows per micro-batch."""
-    rows, parts = config.loss.rows_per_mean, config.compute.micro_batches
-    if rows is None or not learned(config) or config.actor.name != "learned":
-        return
-    if num_rows * parts % rows:
+def _check_groups(name: str, size: int | None, num_rows: int, micro_batches: int) -> None:
+    """Require groups of ``size`` rows that lie in one process with ``num_rows`` rows per micro-batch."""
+    if size is not None and num_rows * micro_batches % size:
         raise ValueError(
-            f"loss.rows_per_mean must divide the rows of an update in each process, {num_rows} rows x {parts} "
-            f"micro-batches, got {rows}"
-        )
-
-
-def _check_flipped_rows(config: TrainConfig, loss: JointLoss, num_rows: int) -> None:
-    """Require groups of rows, one of which is flipped, that lie in one process with ``num_rows`` per micro-batch."""
-    parts, every = config.compute.micro_batches, getattr(loss.policy_estimator, "every", 1)
-    if num_rows * parts % every:
-        raise ValueError(
-            f"estimator.options.every must divide the rows of an update in each process, {num_rows} rows x {parts} "
-            f"micro-batches, got {every}"
+            f"{name} must divide the rows of an update in each process, {num_rows} rows x {micro_batches} "
+            f"micro-batches, got {size}"
         )
 
 
@@ -254,7 +241,8 @@ def make_trainer(
     processes = Processes(device=torch.device(config.compute.device)) if processes is None else processes
     data, compute = config.data, config.compute
     num_rows = processes.share(data.num_rows, name="data.num_rows")
-    _check_rows_per_mean(config, num_rows)
+    if learned(config) and config.actor.name == "learned":
+        _check_groups("loss.rows_per_mean", config.loss.rows_per_mean, num_rows, compute.micro_batches)
     check_segmenter_options(config)
     _check("compute.recompute", compute.recompute, RECOMPUTE)
     _check("compute.fused", compute.fused, SWITCH)
@@ -278,7 +266,8 @@ def make_trainer(
     reward["layout"] = make_layout(config, model, segmenter)
     env = ByteBoundaryEnv(model, source, num_steps=data.num_steps, batch_size=(num_rows,), seed=config.seed, **reward)
     loss = make_loss(config, model, processes.group, segmenter).to(processes.device)
-    _check_flipped_rows(config, loss, num_rows)
+    every = getattr(loss.policy_estimator, "every", None)
+    _check_groups("estimator.options.every", every, num_rows, compute.micro_batches)
     actor = make_actor(config, model) if segmenter is None else SegmenterActor(segmenter)
     controlled = actor is None and config.actor.rates is None and bool(config.rate.coefficient)
     target = model.config.target_rate if controlled else None

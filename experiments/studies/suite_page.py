@@ -17,9 +17,9 @@ from rltok_rl.experiments.studies.suite_scores import (
     UNIFORM,
     best_entries,
     improvement_interval,
-    interquartile_mean,
     interval,
     paired_difference,
+    pooled_mean,
     probability_of_improvement,
     score_cells,
     signal_correlations,
@@ -42,7 +42,7 @@ def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
         scores = strata(rows, entry)
         pooled = [score for group in scores.values() for score in group]
         summary[entry] = {
-            "iqm": float(interquartile_mean(pooled)) if pooled else float("nan"),
+            "iqm": pooled_mean(scores),
             "interval": interval(scores),
             "mean": float(pd.Series(pooled, dtype=float).mean()),
             "cells": len(cells),

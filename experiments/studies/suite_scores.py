@@ -78,6 +78,12 @@ def interquartile_mean(scores: Any, axis: int = -1) -> Any:
     return trim_mean(np.asarray(scores, dtype=float), 0.25, axis=axis)
 
 
+def pooled_mean(scores: Strata) -> float:
+    """Return the interquartile mean of all scores of an entry; NaN without any."""
+    pooled = [*itertools.chain(*scores.values())]
+    return float(interquartile_mean(pooled)) if pooled else float("nan")
+
+
 def interval(
     scores: Strata, statistic: Callable[..., Any] = interquartile_mean, *, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
@@ -149,10 +155,8 @@ def profile_band(scores: Strata, levels: Sequence[float], *, resamples: int = RE
 
 def best_by_mean(rows: pd.DataFrame, count: int) -> list[str]:
     """Return the entries with the highest interquartile means, the best first; references are no contestants."""
-    contestants = [entry for entry in rows.entry.unique() if entry not in (ORACLE, UNIFORM)]
-    pooled = {entry: list(itertools.chain(*strata(rows, entry).values())) for entry in contestants}
-    known = [entry for entry in contestants if pooled[entry]]
-    return sorted(known, key=lambda entry: -interquartile_mean(pooled[entry]))[:count]
+    means = {entry: pooled_mean(strata(rows, entry)) for entry in rows.entry.unique() if entry not in (ORACLE, UNIFORM)}
+    return sorted((entry for entry in means if not np.isnan(means[entry])), key=lambda entry: -means[entry])[:count]
 
 
 def signal_correlations(rows: pd.DataFrame) -> dict[tuple[str, int], float]:

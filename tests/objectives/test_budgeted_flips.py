@@ -61,7 +61,7 @@ def test_each_row_of_a_group_is_drawn_equally_often():
     assert ((counts / 1000 - 0.25).abs() < 0.06).all()  # four standard errors
 
 
-def test_rows_of_processes_are_those_of_one(monkeypatch):
+def test_rows_of_processes_are_those_of_one():
     class Group:
         def __init__(self, rank: int) -> None:
             self.at = rank

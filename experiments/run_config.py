@@ -271,6 +271,8 @@ class CompareConfig:
     """FLOPs of each system, trials included; null is the cost of ``optim.total_bytes`` at the target rate."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Further options of segmenters, by system."""
+    learning_rates: dict[str, float] = field(default_factory=dict)
+    """Peak learning rates of systems for which ``optim.lr`` is not the best, by system."""
     variants: dict[str, Any] = field(default_factory=dict)
     """Further systems: learned policies by name, with the options in which they differ, ``recipe`` and ``ablation``
     included, such as ``{short: {recipe: paper, estimator: {gamma: 0.9}}}``."""

@@ -54,7 +54,7 @@ class CommandLine:
     """Overrides of each run."""
 
 
-_FREE = r"(\w+\.(options|overrides)|compare\.(options|variants)|segmenter\.model)"
+_FREE = r"(\w+\.(options|overrides)|compare\.(options|variants|learning_rates)|segmenter\.model)"
 """Options that accept any names."""
 
 

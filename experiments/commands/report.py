@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.reports.comparison import runs_below, write_comparison
+from rltok_rl.experiments.reports.learning_rates_page import has_learning_rates, write_learning_rates_page
 from rltok_rl.experiments.reports.run_report import has_page, write_report
 from rltok_rl.experiments.reports.seeds_page import seed_folders, write_seeds_page
 from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
@@ -40,6 +41,8 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
         for folder in options.runs:
             if folder.is_dir() and is_comparison(folder):
                 _say(write_page(folder, formats=formats))
+            elif folder.is_dir() and has_learning_rates(folder):
+                _say(write_learning_rates_page(folder, formats=formats))
             elif folder.is_dir() and seed_folders(folder):
                 _say(write_seeds_page(folder, formats=formats))
             elif folder.is_dir() and (runs := runs_below(folder)):

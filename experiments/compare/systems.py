@@ -22,6 +22,7 @@ from rltok_rl.experiments.runs.segmenters import (
     learned,
     segmenter_options,
 )
+from rltok_rl.experiments.runs.valid_options import check_options
 
 from rltok_rl.models import UNet
 from rltok_rl.models.flops import update_flops
@@ -72,12 +73,14 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
     options = {**file.pop("options", {}), **config.compare.options.get(system, {})}
     changed: dict[str, Any] = {
         "segmenter": SegmenterConfig(**file, options=options, stage_factors=config.segmenter.stage_factors),
-        "optim": replace(config.optim, total_flops=budget(config)),
         "compare": CompareConfig(),
         "out": str(Path(config.out) / system),
         "resume": True,
     }
-    return replace(config if variant is None else _with_variant(config, system, variant), **changed)
+    with_variant = config if variant is None else _with_variant(config, system, variant)
+    lr = config.compare.learning_rates.get(system, with_variant.optim.lr)
+    optim = replace(with_variant.optim, total_flops=budget(config), lr=lr)
+    return replace(with_variant, **changed, optim=optim)
 
 
 def _with_variant(config: TrainConfig, name: str, variant: Mapping[str, Any]) -> TrainConfig:
@@ -133,6 +136,7 @@ def budget(config: TrainConfig) -> float:
 def check_system(config: TrainConfig, system: str) -> None:
     """Raise the errors of a system's configuration now, not hours later when its run begins."""
     try:
+        check_options(config)
         check_training(config)
     except (ValueError, TypeError) as error:
         raise ValueError(f"system {system!r} cannot be trained: {error}") from error

@@ -32,7 +32,6 @@ from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.revision import pinned_revision
 from rltok_rl.experiments.runs.run import run as run_training
 from rltok_rl.experiments.runs.segmenters import configured_rate, rows_per_text
-from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
@@ -58,7 +57,6 @@ def run(config: TrainConfig, command: str) -> Path | None:
     config = replace(config, data=replace(config.data, revision=revision))
     configs = {system: system_config(config, system) for system in systems}  # rejects unknown names
     for system, system_run in configs.items():
-        check_options(system_run)
         check_system(system_run, system)
     read_texts(config.data, seed=config.seed)  # writes the cache once
     out = Path(config.out)
@@ -190,8 +188,9 @@ def _check_common(config: TrainConfig) -> None:
             f"with {config.segmenter.options}"
         )
     names = system_names(variants(config))
-    if unknown := sorted(set(config.compare.options) - set(names)):
-        raise ValueError(f"compare.options must be by system, among {names}, got {unknown}")
+    for option in ("options", "learning_rates"):
+        if unknown := sorted(set(getattr(config.compare, option)) - set(names)):
+            raise ValueError(f"compare.{option} must be by system, among {names}, got {unknown}")
     if clashing := sorted(set(config.compare.variants) & set(system_names())):
         raise ValueError(f"compare.variants must have other names than systems, got {clashing}")
 

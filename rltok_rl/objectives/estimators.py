@@ -250,6 +250,7 @@ ESTIMATORS = (
     "control_variate",
     "local_flips",
     "budgeted_flips",
+    "doubly_robust_flips",
     "critic_advantage",
     "vtrace_return",
 )

@@ -60,7 +60,6 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "critic_advantage": ("lmbda",),
     "local_flips": ("num_flips", "span", "every", "rows_per_pass"),
     "budgeted_flips": ("num_flips", "span", "every", "settled", "rows_per_pass"),
-    "doubly_robust_flips": ("num_flips", "span", "every", "settled", "memory", "rows_per_pass"),
 }
 """Names of estimators, and ``estimator.options`` of each."""
 RATE_OPTIONS = ("ends", "proportional", "integral")

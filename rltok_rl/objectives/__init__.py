@@ -9,7 +9,6 @@ import rltok_rl.start_method  # noqa: F401
 from rltok_rl.objectives import estimators as _estimators
 from rltok_rl.objectives.baseline import BASELINE_NAMES
 from rltok_rl.objectives.budgeted_flips import BudgetedFlips
-from rltok_rl.objectives.doubly_robust_flips import DoublyRobustFlips
 from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic
 from rltok_rl.objectives.estimators import (
     ESTIMATORS,
@@ -32,7 +31,6 @@ __all__ = [
     "BoundaryClipPPOLoss",
     "BoundaryReinforceLoss",
     "BudgetedFlips",
-    "DoublyRobustFlips",
     "ControlVariateReturn",
     "CriticAdvantage",
     "EarlyExitLoss",

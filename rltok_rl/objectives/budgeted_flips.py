@@ -67,17 +67,10 @@ class BudgetedFlips(LocalFlips):
         return {**super().get_extra_state(), "entropy": self.entropy}
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
-        if self._begin(view):
-            return super()._advantages(returns, view)
-        return self._baseline_advantages(returns, view)
-
-    def _begin(self, view: View) -> bool:
-        """Whether this batch has flips, and the entropy that decides about the next."""
         self.ran_trials = self.entropy >= self.settled
         self._entropy = self._mean_entropy(view)
-        return self.ran_trials
-
-    def _baseline_advantages(self, returns: Tensor, view: View) -> Tensor:
+        if self.ran_trials:
+            return super()._advantages(returns, view)
         return ReturnEstimator._advantages(self, returns, view)
 
     def _mean_entropy(self, view: View) -> Tensor:

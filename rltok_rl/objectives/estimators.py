@@ -250,7 +250,6 @@ ESTIMATORS = (
     "control_variate",
     "local_flips",
     "budgeted_flips",
-    "doubly_robust_flips",
     "critic_advantage",
     "vtrace_return",
 )

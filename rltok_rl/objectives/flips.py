@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -23,25 +22,6 @@ from rltok_rl.objectives.estimators import ReturnEstimator
 from rltok_rl.objectives.time_last import View
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.utils import check_count, joined
-
-
-@dataclass(frozen=True)
-class Flips:
-    """Decisions that were flipped, F per row: their places, the weights of their effects, and the effects, [B, F] each.
-
-    An effect is what the rollout's decision gains over the other one. A weight is 0 where no decision was free.
-    """
-
-    where: Tensor
-    weight: Tensor
-    effect: Tensor
-    probs: Tensor
-    """Of a boundary at every byte, [B, T]."""
-
-    def advantages(self, expected: Tensor | None = None) -> Tensor:
-        """Weighted effects, minus those ``expected`` [B, F], by byte: [B, T], 0 where no decision was flipped."""
-        values = self.weight * (self.effect if expected is None else self.effect - expected)
-        return torch.zeros_like(self.probs).scatter_add_(1, self.where, values.to(self.probs.dtype))
 
 
 @register_value_estimator("local_flips", default_kwargs={"gamma": 0.99})
@@ -139,10 +119,6 @@ class LocalFlips(ReturnEstimator):
 
     def _flip_advantages(self, rollout: TensorDictBase) -> Tensor:
         """Advantages [B, T] of a rollout, 0 where no decision was flipped."""
-        return self._flip(rollout).advantages()
-
-    def _flip(self, rollout: TensorDictBase) -> Flips:
-        """Flip decisions of a rollout."""
         forced, probs = read(rollout, "forced"), read(rollout, "logits").sigmoid()
         drawn = read(rollout, "action").bool() | forced
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
@@ -155,7 +131,7 @@ class LocalFlips(ReturnEstimator):
         value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip
         prob = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
         weight = (prob / (self.num_flips * chance.clamp(min=1e-30))).masked_fill(fixed, 0.0)
-        return Flips(where.flatten(1), weight.flatten(1), value.flatten(1), probs)
+        return torch.zeros_like(probs).scatter_add_(1, where.flatten(1), (weight * value).flatten(1).to(probs.dtype))
 
     def _choose(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """One decision per block and flipped row, and its probability; 0 in blocks without free decisions."""

@@ -1,0 +1,142 @@
+"""Books without white space: text where rules about spaces fail and whose word ends are known.
+
+    python -m rltok_rl.experiments.studies.no_spaces source=books out=texts/no-spaces.jsonl
+    rltok train experiment=compare-main data.source=texts/no-spaces.jsonl out=runs/compare-no-spaces/0
+    python -m rltok_rl.experiments.studies.no_spaces scored=runs/compare-no-spaces/0
+
+The first command writes a file of books, each with its own spaces as well, from which the last one knows where words
+end. It compares the boundaries of every system of the comparison with the ends of held-out words.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import load_segmenter
+from rltok_rl.experiments.reports.markdown import markdown
+from rltok_rl.experiments.reports.systems_page import evaluated_systems
+from rltok_rl.experiments.run_config import DataConfig
+from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.studies.common import check_minimums, read_options
+from rltok_rl.experiments.texts import read_run_texts
+from torch import Tensor
+
+from rltok_rl.data import DocumentSource
+from rltok_rl.data.files import read_grouped_documents
+from rltok_rl.evaluation import Reading, boundary_match, read_text
+from rltok_rl.models import UNet
+
+TOLERANCES = (0, 1, 2, 3)
+"""Bytes between a boundary and the end of a word that it counts for."""
+COLUMN = "with_spaces"
+
+
+@dataclass
+class Options:
+    """Options of the command: ``source`` to write, ``scored`` to compare."""
+
+    source: str | None = None
+    """Books: a file or a folder with the column ``book``."""
+    out: str = "texts/no-spaces.jsonl"
+    most_bytes: int = 250_000
+    """Bytes of a book without its spaces."""
+    scored: str | None = None
+    """Folder of a comparison that was trained on the file."""
+    windows: int = 512
+    """Windows of held-out text that boundaries are drawn in."""
+
+
+def without_spaces(text: bytes) -> tuple[bytes, Tensor]:
+    """Remove white space; return what is left [T] and whether each of its bytes ends a word [T].
+
+    Example:
+        >>> text, ends = without_spaces(b"to be,  or")
+        >>> text, ends.long().tolist()
+        (b'tobe,or', [0, 1, 0, 0, 1, 0, 1])
+    """
+    words = text.split()
+    ends = torch.zeros(sum(map(len, words)), dtype=torch.bool)
+    ends[torch.tensor([len(word) for word in words], dtype=torch.long).cumsum(0) - 1] = True
+    return b"".join(words), ends
+
+
+def books_without_spaces(source: str, most_bytes: int) -> Iterator[dict[str, str]]:
+    """Yield the first documents of every book, while they fit into ``most_bytes``."""
+    left: dict[bytes, int] = {}
+    for text, book in read_grouped_documents(source, "book"):
+        shorter, _ = without_spaces(text)
+        left[book] = left.get(book, most_bytes) - len(shorter)
+        if left[book] >= 0 and shorter:
+            yield {"book": book.decode(), "text": shorter.decode(), COLUMN: text.decode()}
+
+
+def word_end_matches(reading: Reading, ends: Tensor) -> list[tuple[float, float]]:
+    """Return F1 and that of chance for each tolerance, over the decisions of a reading of the joined documents.
+
+    Args:
+        reading: of documents without spaces.
+        ends: [N], whether a byte of the reading's documents ends a word.
+    """
+    drawn, counted = torch.zeros(2, len(reading.byte_ids), dtype=torch.bool)
+    drawn[reading.at], counted[reading.at[~reading.forced]] = reading.boundaries, True
+    matches = [boundary_match(drawn, ends, counted, tolerance=tolerance) for tolerance in TOLERANCES]
+    return [(match.f1, match.chance_f1) for match in matches]
+
+
+def word_end_table(folder: Path, windows: int) -> str:
+    """Return a Markdown table of F1 against word ends, for the systems of a comparison."""
+    rows = []
+    for system in evaluated_systems(folder):
+        run = read_run(folder / system)
+        merged = OmegaConf.merge(OmegaConf.structured(DataConfig), run.config["data"])
+        data = OmegaConf.to_object(merged)
+        assert isinstance(data, DataConfig)
+        original = read_run_texts(replace(data, column=COLUMN, min_bytes=2, cache=None), trust_data=True).held_out
+        assert isinstance(original, DocumentSource)
+        texts, ends = zip(*map(without_spaces, original.documents()), strict=True)
+        model = UNet.from_pretrained(folder / system / "model")
+        reading = read_text(
+            model,
+            list(texts),
+            context=data.num_steps,
+            most=windows,
+            generator=torch.Generator().manual_seed(0),
+            segmenter=load_segmenter(folder / system / "model", model),
+        )
+        apart = torch.zeros(1, dtype=torch.bool)  # documents have a byte between them
+        joined = torch.cat([part for each in ends for part in (each, apart)])[:-1]
+        matches = word_end_matches(reading, joined)
+        rows.append([system, f"{reading.rate:.3f}", *(f"{f1:.2f} ({chance:.2f})" for f1, chance in matches)])
+    return markdown(["system", "boundaries per byte", *(f"F1 within {t} bytes (chance)" for t in TOLERANCES)], rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the file, or print the table of a comparison."""
+    options = read_options(Options, sys.argv[1:] if arguments is None else arguments)
+    check_minimums(options, {"most_bytes": 1, "windows": 1})
+    if (options.source is None) == (options.scored is None):
+        raise ValueError(f"one of source and scored must be given, got {options.source!r} and {options.scored!r}")
+    if options.scored is not None:
+        print(word_end_table(Path(options.scored), options.windows))
+        return
+    assert options.source is not None
+    out, books, size = Path(options.out), set(), 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(out.name + ".part")
+    with part.open("w") as file:
+        for row in books_without_spaces(options.source, options.most_bytes):
+            file.write(json.dumps(row) + "\n")
+            books.add(row["book"])
+            size += len(row["text"].encode())
+    part.replace(out)
+    print(f"{out}: {size:,} bytes of {len(books):,} books, without white space")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ import torch
 from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor
 from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
 from rltok_rl.agents.segmenters.segmenter import (
+    Offset,
     Probability,
     Rate,
     Reach,
@@ -132,31 +133,41 @@ class SpaceByte(Segmenter):
     """A boundary at the first spacelike byte after others; see :func:`~rltok_rl.functional.boundary_rules.spacebyte`.
 
     With ``repeat``, a token is added to all bytes up to the next boundary, as the U-Net does. SpaceByte itself adds it
-    to the boundary byte alone (False).
+    to the boundary byte alone (False). Boundaries come ``offset`` bytes later: with 2, mostly after the second letter
+    of a word.
     """
 
     reads_states = False
 
-    def __init__(self, *, repeat: bool = True) -> None:
+    def __init__(self, *, repeat: bool = True, offset: Offset = 0) -> None:
         super().__init__()
-        self.repeat = repeat
+        self.repeat, self.offset = repeat, check_count("offset", offset, minimum=0)
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        return self._segments(
-            boundary_rules.spacebyte(byte_ids), torch.arange(byte_ids.shape[1], device=byte_ids.device)
-        )
+        none = self._start(len(byte_ids), byte_ids.device)
+        boundaries, _ = self._later(boundary_rules.spacebyte(byte_ids), none)
+        return self._segments(boundaries, torch.arange(byte_ids.shape[1], device=byte_ids.device))
 
     def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         space = spacelike(byte_ids)  # [B, n]
         before = torch.cat((state["space"][:, None], space[:, :-1]), 1)
-        return Segments(space & ~before), {"space": space[:, -1]}
+        boundaries, later = self._later(space & ~before, state)
+        return Segments(boundaries), {"space": space[:, -1], **later}
 
     def _start(self, num_rows: int, device: torch.device) -> State:
-        return {"space": torch.zeros(num_rows, dtype=torch.bool, device=device)}
+        later = torch.zeros(num_rows, self.offset, dtype=torch.bool, device=device)
+        return {"space": later.new_zeros(num_rows), "later": later}
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         space = spacelike(byte_ids)
-        return self._segments(space & ~state["space"], state["position"]), {"space": space}
+        boundaries, later = self._later((space & ~state["space"])[:, None], state)
+        return self._segments(boundaries[:, 0], state["position"]), {"space": space, **later}
+
+    def _later(self, boundaries: Tensor, state: State) -> tuple[Tensor, State]:
+        """Boundaries [B, n] that are due at the same bytes, and those that follow."""
+        length = boundaries.shape[1]
+        due = torch.cat((state["later"], boundaries), 1)  # [B, offset + n]
+        return due[:, :length], {"later": due[:, length:]}
 
     def _segments(self, boundaries: Tensor, position: Tensor) -> Segments:
         return Segments(boundaries, mixing=None if self.repeat else Mixing(receive=boundaries | (position == 0)))
@@ -196,6 +207,6 @@ def whitespace(model: UNet) -> ActorSegmenter:
     return ActorSegmenter(WhitespaceActor())
 
 
-def spacebyte(model: UNet, repeat: bool = True) -> SpaceByte:
-    """Draw SpaceByte's boundaries."""
-    return SpaceByte(repeat=repeat)
+def spacebyte(model: UNet, repeat: bool = True, offset: Offset = 0) -> SpaceByte:
+    """Draw SpaceByte's boundaries, or the bytes ``offset`` after them."""
+    return SpaceByte(repeat=repeat, offset=offset)

@@ -23,10 +23,12 @@ Hidden = Annotated[int, "[1, 1e6]"]
 Layers = Annotated[int, "[1, 10_000]"]
 Reach = Annotated[int, "[1, inf)"]
 GroupSize = Annotated[int, "[2, inf)"]
+Offset = Annotated[int, "[0, 64]"]
 Rate = Annotated[float, "(0, 1]"]
 Probability = Annotated[float, "(0, 1)"]
 Weight = Annotated[float, "[0, inf)"]
-"""Hidden units, layers, bytes back, rows of a group, boundaries per byte and weights of losses: options with ranges."""
+"""Hidden units, layers, bytes back, rows of a group, bytes ahead, boundaries per byte and weights of losses: options
+with ranges."""
 State = dict[str, Any]
 """A segmenter's memory between two bytes; always holds ``position`` [B]."""
 

@@ -55,6 +55,7 @@ CASES: dict[str, Case] = {
     "whitespace": Case("whitespace"),
     "spacebyte": Case("spacebyte"),
     "spacebyte, once": Case("spacebyte", {"repeat": False}),
+    "spacebyte, second letter": Case("spacebyte", {"offset": 2}),
     "bpe": Case("bpe", {"tokenizer": BPE}),
     "unigram": Case("unigram", {"tokenizer": PIECES}),
     "unigram, trained": Case("unigram", {"tokenizer": PIECES, "predictor": "trained", "hidden": 32}),

@@ -49,6 +49,15 @@ def test_spacebyte_once_adds_a_token_to_the_byte_that_ends_it_alone():
     assert segments.mixing.receive.int().tolist() == segments.boundaries.int().tolist() == [[1, 0, 1, 0, 0]]
 
 
+def test_spacebyte_with_an_offset_ends_tokens_after_the_second_letter():
+    """Or at the space after a shorter word, and the first byte always ends one."""
+    model, segmenter = build(CASES["spacebyte, second letter"])
+    byte_ids = torch.tensor([list(b"some a tokens")])
+    segments = segmenter(model.encode(byte_ids), byte_ids)
+    #                                                    s  o  m  e  _  a  _  t  o  k  e  n  s
+    assert segments.boundaries.int().tolist() == [[1, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0]]
+
+
 class ListedEntropies(Predictor):
     """Entropies from a list."""
 

@@ -278,7 +278,7 @@ OPTIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "bernoulli": [({}, {"rate": 0.3})],
     "stride": [({}, {"stride": 4})],
     "whitespace": [({}, {})],
-    "spacebyte": [({}, {"repeat": False})],
+    "spacebyte": [({}, {"repeat": False, "offset": 2})],
     "bpe": [({"tokenizer": PIECES}, {"tokenizer": BPE})],
     "unigram": [
         ({"tokenizer": PIECES}, {"tokenizer": BPE, "predictor": "trained"}),

@@ -133,8 +133,8 @@ class SpaceByte(Segmenter):
     """A boundary at the first spacelike byte after others; see :func:`~rltok_rl.functional.boundary_rules.spacebyte`.
 
     With ``repeat``, a token is added to all bytes up to the next boundary, as the U-Net does. SpaceByte itself adds it
-    to the boundary byte alone (False). Boundaries come ``offset`` bytes later: with 2, mostly after the second letter
-    of a word.
+    to the boundary byte alone (False). Boundaries come ``offset`` bytes later: with 3, after the third letter of
+    words that have so many.
     """
 
     reads_states = False

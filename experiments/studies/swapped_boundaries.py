@@ -1,0 +1,91 @@
+"""Evaluate the models of a comparison with other boundaries than those that they were trained with.
+
+    python -m rltok_rl.experiments.studies.swapped_boundaries runs=runs/compare-main/0
+
+A row per model, a column per rule. Language models get used to the boundaries that they see: a policy that has settled
+is held in place by a model that knows no others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from rltok_rl.agents.segmenters import Segmenter, load_segmenter, make_segmenter
+from rltok_rl.experiments.commands.schema import CONF, choices
+from rltok_rl.experiments.compare.train_systems import held_out_texts
+from rltok_rl.experiments.reports.markdown import markdown
+from rltok_rl.experiments.reports.systems_page import evaluated_systems
+from rltok_rl.experiments.run_config import DataConfig
+from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, read_options
+from rltok_rl.experiments.texts import read_run_texts
+
+from rltok_rl.evaluation import read_text, summarise
+from rltok_rl.models import UNet
+
+OWN = "own"
+"""The boundaries that a model was trained with."""
+
+
+@dataclass
+class Options:
+    """Options of the command."""
+
+    runs: str = "runs/compare-main/0"
+    """Folder of a comparison."""
+    rules: list[str] = field(default_factory=lambda: ["uniform", "random", "spacebyte"])
+    """Choices of ``segmenter`` that need no training."""
+    offsets: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
+    """Offsets of SpaceByte's rule that are columns, too."""
+    windows: int = 512
+    """Windows of held-out text."""
+    trust_data: bool = False
+    """Read the text that the runs name, though it was not trained on here."""
+
+
+def rule_segmenter(rule: str, model: UNet, offset: int = 0) -> Segmenter:
+    """Build a choice of ``segmenter`` for a model, or SpaceByte's rule with an offset."""
+    file: Any = OmegaConf.to_container(OmegaConf.load(CONF / "segmenter" / f"{rule}.yaml"))
+    options = {**file.get("options", {}), **({"offset": offset} if offset else {})}
+    return make_segmenter(file["name"], model, **options)
+
+
+def bits_with(folder: Path, columns: Sequence[tuple[str, int]], windows: int, *, trust_data: bool) -> list[float]:
+    """Return a run's bits per byte on held-out windows with each column's rule and offset."""
+    run = read_run(folder)
+    data: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), run.config["data"]))
+    held = held_out_texts(read_run_texts(data, trust_data), windows, data.num_steps + 1)
+    model = UNet.from_pretrained(folder / "model")
+    bits = []
+    for rule, offset in columns:
+        own = rule == OWN
+        segmenter = load_segmenter(folder / "model", model) if own else rule_segmenter(rule, model, offset)
+        generator = torch.Generator().manual_seed(0)
+        reading = read_text(model, held, context=data.num_steps, most=windows, generator=generator, segmenter=segmenter)
+        bits.append(summarise(reading)["corpus_bits_per_byte"])
+    return bits
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table of a comparison."""
+    options = read_options(Options, sys.argv[1:] if arguments is None else arguments)
+    check_minimums(options, {"windows": 1})
+    check_choices(options, rules=choices("segmenter"))
+    columns = [(OWN, 0), *((rule, 0) for rule in options.rules), *(("spacebyte", n) for n in options.offsets)]
+    systems, say, rows = evaluated_systems(Path(options.runs)), StepLines("models"), []
+    for done, system in enumerate(systems, 1):
+        bits = bits_with(Path(options.runs) / system, columns, options.windows, trust_data=options.trust_data)
+        rows.append([system, *(f"{loss:.3f}" for loss in bits)])
+        say(done, len(systems))
+    names = [f"{rule}, {offset} later" if offset else rule for rule, offset in columns]
+    print(markdown(["trained with", *names], rows))
+
+
+if __name__ == "__main__":
+    main()

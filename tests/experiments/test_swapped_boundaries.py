@@ -1,0 +1,28 @@
+"""Models evaluated with other boundaries than their own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rltok_rl.experiments.studies import swapped_boundaries
+
+
+def test_own_boundaries_are_those_of_the_comparison(compared, capsys):
+    swapped_boundaries.main([f"runs={compared}", "rules=[uniform,spacebyte]", "offsets=[3]", "windows=20"])
+    header, _, *rows = capsys.readouterr().out.strip().splitlines()
+    assert header == "| trained with | own | uniform | spacebyte | spacebyte, 3 later |"
+    found = {row.split("|")[1].strip(): [float(cell) for cell in row.split("|")[2:-1]] for row in rows}
+    assert set(found) == {"uniform", "bpe", "learned"}
+    written = json.loads((compared / "uniform" / "evaluation.json").read_text())["corpus_bits_per_byte"]
+    own, uniform, space, later = found["uniform"]
+    assert own == uniform == pytest.approx(written, abs=5e-4) and len({uniform, space, later}) == 3
+    assert found["learned"][0] != found["learned"][1]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"), [("rules=[no-such]", "rules must be among"), ("windows=0", "windows must be at least 1")]
+)
+def test_wrong_options_are_named(option, message):
+    with pytest.raises(ValueError, match=message):
+        swapped_boundaries.main([option])

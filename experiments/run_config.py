@@ -71,6 +71,9 @@ class ActorConfig:
     """[low, high] of log-uniform target rates, for ``learned`` with ``model.overrides.rate_embedding=true``."""
     warm_start_bytes: int = option(0, "[0, inf)", "bytes")
     """First bytes, whose boundaries are random at the target rate; ``reinforce`` does not train the policy on them."""
+    warm_start_rule: str | None = None
+    """Choice of ``segmenter`` that draws the boundaries of these bytes instead, and that the policy imitates; with
+    ``reinforce``."""
 
 
 @dataclass

@@ -19,6 +19,7 @@ from rltok_rl.experiments.runs.build import loop_options, make_loss, model_confi
 from rltok_rl.experiments.runs.segmenters import (
     TOKENIZERS,
     check_segmenter_options,
+    imitated_rule,
     learned,
     segmenter_options,
 )
@@ -151,6 +152,7 @@ def check_training(config: TrainConfig) -> None:
         if not learned(config):
             tokenizer = {"tokenizer": lambda text: [len(text)]} if config.segmenter.name in TOKENIZERS else {}
             segmenter = make_segmenter(config.segmenter.name, model, **segmenter_options(config), **tokenizer)
+        imitated_rule(config, model)
     make_loss(config, model, segmenter=segmenter)  # its clips and critic need values
 
 

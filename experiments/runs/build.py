@@ -15,6 +15,7 @@ from rltok_rl.experiments.runs.custom import configured_baseline, custom_estimat
 from rltok_rl.experiments.runs.segmenters import (
     build_segmenter,
     check_segmenter_options,
+    imitated_rule,
     learned,
     make_layout,
     model_overrides,
@@ -273,6 +274,7 @@ def make_trainer(
     target = model.config.target_rate if controlled else None
     alarms = Alarms(target_rate=target if segmenter is None else segmenter.target_rate)
     parallel: dict[str, Any] = {"processes": processes, "strategy": compute.strategy}
+    parallel["imitated"] = imitated_rule(config, model)
     trainer = Trainer(model, env, loss, options, actor=actor, alarms=alarms, seed=config.seed, **parallel)
     if compute.compile:
         compile_layers(model)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
     Segmenter,
@@ -20,6 +21,7 @@ from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
 from rltok_rl.agents.segmenters.tokenizers import PreTokenizer
+from rltok_rl.experiments.recipes import FOLDER
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.bpe_training import (
     NUM_BYTES,
@@ -38,12 +40,14 @@ from rltok_rl.models.tokens import Layout, Packing
 from rltok_rl.ranges import check_arguments, check_fields, option
 from rltok_rl.training import Trainer
 from rltok_rl.training.distributed import Processes
-from rltok_rl.utils import check_count
+from rltok_rl.utils import check_count, did_you_mean
 
 TOKENIZERS = {"bpe": TokenizerSplit, "unigram": WordSplit}
 """Segmenters that train a tokenizer at the start of a run."""
 RULES = {"random": "bernoulli", "uniform": "uniform", "whitespace": "whitespace"}
 """Segmenters that draw the same boundaries as the actors of these names."""
+IMITATED = ("spacebyte", "third-letter", "whitespace", "uniform", "stride")
+"""Choices of ``segmenter`` that a policy can imitate: rules on bytes and positions, without random numbers."""
 TOKENS = ("padded", "packed")
 
 
@@ -124,6 +128,27 @@ def segmenter_options(config: TrainConfig) -> dict[str, Any]:
     if name == "random":
         options.setdefault("block", config.data.num_steps)  # exact in every window
     return {key: value for key, value in options.items() if name not in TOKENIZERS or key not in TRAINED_WITH}
+
+
+def rule_segmenter(choice: str, model: UNet, **options: Any) -> Segmenter:
+    """Build the segmenter of a choice of ``segmenter`` that needs no training, with further options."""
+    file: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "segmenter" / f"{choice}.yaml"))
+    return make_segmenter(file["name"], model, **{**file.get("options", {}), **options})
+
+
+def imitated_rule(config: TrainConfig, model: UNet) -> Segmenter | None:
+    """Build the rule that the policy imitates in its warm start; None if there is none."""
+    name, actor = "actor.warm_start_rule", config.actor
+    if actor.warm_start_rule is None or not learned(config) or actor.name != "learned":
+        return None
+    if not actor.warm_start_bytes:
+        raise ValueError(f"{name} needs actor.warm_start_bytes, the bytes that it draws the boundaries of, got 0")
+    if config.loss.objective != "reinforce":
+        raise ValueError(f"{name} belongs to reinforce, got loss.objective={config.loss.objective!r}")
+    if actor.warm_start_rule not in IMITATED:
+        hint = did_you_mean(actor.warm_start_rule, IMITATED)
+        raise ValueError(f"{name} must be one of {list(IMITATED)}, got {actor.warm_start_rule!r}{hint}")
+    return rule_segmenter(actor.warm_start_rule, model)
 
 
 def build_segmenter(config: TrainConfig, model: UNet, texts: Texts, processes: Processes) -> Segmenter | None:

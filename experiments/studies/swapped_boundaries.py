@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from rltok_rl.agents.segmenters import Segmenter, load_segmenter, make_segmenter
-from rltok_rl.experiments.commands.schema import CONF, choices
+from rltok_rl.agents.segmenters import load_segmenter
+from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.compare.train_systems import held_out_texts
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.systems_page import evaluated_systems
 from rltok_rl.experiments.run_config import DataConfig
 from rltok_rl.experiments.runs.folder import read_run
+from rltok_rl.experiments.runs.segmenters import rule_segmenter
 from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, read_options
 from rltok_rl.experiments.texts import read_run_texts
 
@@ -49,13 +50,6 @@ class Options:
     """Read the text that the runs name, though it was not trained on here."""
 
 
-def rule_segmenter(rule: str, model: UNet, offset: int = 0) -> Segmenter:
-    """Build a choice of ``segmenter`` for a model, or SpaceByte's rule with an offset."""
-    file: Any = OmegaConf.to_container(OmegaConf.load(CONF / "segmenter" / f"{rule}.yaml"))
-    options = {**file.get("options", {}), **({"offset": offset} if offset else {})}
-    return make_segmenter(file["name"], model, **options)
-
-
 def bits_with(folder: Path, columns: Sequence[tuple[str, int]], windows: int, *, trust_data: bool) -> list[float]:
     """Return a run's bits per byte on held-out windows with each column's rule and offset."""
     run = read_run(folder)
@@ -65,7 +59,8 @@ def bits_with(folder: Path, columns: Sequence[tuple[str, int]], windows: int, *,
     bits = []
     for rule, offset in columns:
         own = rule == OWN
-        segmenter = load_segmenter(folder / "model", model) if own else rule_segmenter(rule, model, offset)
+        options = {"offset": offset} if offset else {}
+        segmenter = load_segmenter(folder / "model", model) if own else rule_segmenter(rule, model, **options)
         generator = torch.Generator().manual_seed(0)
         reading = read_text(model, held, context=data.num_steps, most=windows, generator=generator, segmenter=segmenter)
         bits.append(summarise(reading)["corpus_bits_per_byte"])

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Mask, wide
+from rltok_rl.functional.reduction import Mask, masked_mean, wide
 from rltok_rl.functional.takes import takes
 
 
@@ -92,6 +92,18 @@ def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Mask = None
     """
     log_probs = -F.softplus(logits * (1 - 2 * boundaries.bool()))
     return log_probs if forced is None else log_probs.masked_fill(forced, 0.0)
+
+
+@takes("logits: float *L", "boundaries: decisions *L", "forced: bool *L")
+def imitation_loss(logits: Tensor, boundaries: Tensor, *, forced: Mask = None) -> Tensor:
+    """Compute the distance of a policy from decisions that it is to copy, ``-mean_t log pi(a_t)`` over free ones.
+
+    Example:
+        >>> imitation_loss(torch.zeros(4), torch.tensor([0, 1, 0, 0])).exp()
+        tensor(2.)
+    """
+    log_probs = boundary_log_prob(logits, boundaries, forced=forced)
+    return -masked_mean(log_probs, None if forced is None else ~forced)
 
 
 @takes("logits: float *L", "forced: bool *L")

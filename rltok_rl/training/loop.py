@@ -14,7 +14,14 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 from torchrl.envs import EnvBase
 
-from rltok_rl.agents.segmenters import EntropyThreshold, SegmenterActor, calibrate, load_own_state, own_state
+from rltok_rl.agents.segmenters import (
+    EntropyThreshold,
+    Segmenter,
+    SegmenterActor,
+    calibrate,
+    load_own_state,
+    own_state,
+)
 from rltok_rl.data import RepeatedSource
 from rltok_rl.data.languages import Language
 from rltok_rl.models.tokens import watch_room
@@ -61,6 +68,7 @@ class Trainer:
         seed: of the boundaries; the same in all processes, as the environment's.
         processes: the ranks that train together; they make the updates that one process would make with all rows.
         strategy: ``"ddp"`` or ``"fsdp"`` with several processes, which shards the model in place.
+        imitated: a rule that the policy imitates in a warm start; None draws its boundaries at random.
 
     Example:
         >>> from rltok_rl.data import local_prose
@@ -86,6 +94,7 @@ class Trainer:
         seed: int = 0,
         processes: Processes | None = None,
         strategy: str = "none",
+        imitated: Segmenter | None = None,
     ) -> None:
         self.processes = Processes() if processes is None else processes
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
@@ -106,6 +115,7 @@ class Trainer:
             part=self.processes.part,
             precision=PRECISIONS[options.precision],
             keep_batch=options.policy_epochs > 1,
+            imitated=imitated,
         )
         self.policy, self.actor = self.step.policy, self.step.actor
         source = env.source.source if isinstance(env.source, RepeatedSource) else env.source

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 from rltok_rl.agents import EncodingBoundaryActor, LearnedBoundaryActor, RandomActor
-from rltok_rl.agents.segmenters import SegmenterActor
+from rltok_rl.agents.segmenters import Segmenter, SegmenterActor
 from rltok_rl.envs.reward_transforms import reward_transforms
 from rltok_rl.functional.episodes import return_sums
-from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob
+from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, imitation_loss
 from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models.tokens import Layout, Packing, as_packing
 from rltok_rl.objectives import (
@@ -35,6 +35,8 @@ from rltok_rl.objectives.policy_loss import advantages_of
 from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.utils import check_count
 
+IMITATION = 0.3
+"""Weight of the loss by which a policy imitates a rule; the only value that was tried."""
 _MEANS_OVER_STEPS = (LanguageModelLoss, EarlyExitLoss, SecondLevelLoss, SegmenterLoss)
 
 
@@ -53,6 +55,8 @@ class TrainingStep(nn.Module):
         part: rank and world size; all ranks together draw the batch that one process would draw.
         precision: dtype of matrix products under autocast, also of local flips; default: the model's own.
         keep_batch: keep the batch with its advantages in ``batch``, for :meth:`policy_epoch`.
+        imitated: a rule that draws the boundaries of a warm start, in which the policy learns to draw the same ones;
+            None draws at random.
 
     Example:
         >>> from rltok_rl.envs import ByteBoundaryEnv
@@ -68,6 +72,7 @@ class TrainingStep(nn.Module):
     env: Any
     actor: Any
     policy: LearnedBoundaryActor
+    imitated: SegmenterActor | None
 
     def __init__(
         self,
@@ -79,6 +84,7 @@ class TrainingStep(nn.Module):
         part: tuple[int, int] = (0, 1),
         precision: torch.dtype | None = None,
         keep_batch: bool = False,
+        imitated: Segmenter | None = None,
     ) -> None:
         super().__init__()
         check_rewards(env, loss)
@@ -90,6 +96,12 @@ class TrainingStep(nn.Module):
             object.__setattr__(self, name, value)
         self.generator, self.part, self.precision, self.keep_batch = generator, part, precision, keep_batch
         self.batch: list[TensorDictBase] = []
+        object.__setattr__(self, "imitated", None if imitated is None else SegmenterActor(imitated))
+        if imitated is not None and (self.off_policy or actor is not None):
+            raise ValueError(
+                f"imitated must be left out unless the model's policy learns from its own decisions, got "
+                f"{type(imitated).__name__}"
+            )
         for module in loss.modules():
             if isinstance(module, LocalFlips):  # passes of at most a rollout's rows, which round as a rollout does
                 module.rows_per_pass = min(module.rows_per_pass or env.num_rows, env.num_rows)
@@ -121,7 +133,8 @@ class TrainingStep(nn.Module):
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
 
-        A warm start draws the boundaries at random; the policy then learns only if its term is off-policy.
+        A warm start draws the boundaries at random, and the policy learns only if its term is off-policy; or by the
+        rule that the policy imitates.
         """
         self._begin()
         rollout, rates = self._rollout(warm_start)
@@ -131,6 +144,8 @@ class TrainingStep(nn.Module):
         terms = self._prediction_terms if warm_start and not self.off_policy else self.loss.terms
         values: dict[str, list[Tensor]] = {}
         total = torch.stack([self._run_term(name, rollout, values) for name in terms]).sum()
+        if warm_start and self.imitated is not None:
+            total = total + self._imitate(rollout, values)
         return {**rates, **{name: value for name, (value,) in values.items()}, "loss": total}
 
     def accumulate(self, micro_batches: int, *, warm_start: bool = False) -> dict[str, Tensor]:
@@ -146,6 +161,8 @@ class TrainingStep(nn.Module):
             for name, value in rates.items():
                 all_rates.setdefault(name, []).append(value)
             losses = [self._run_term(name, rollout, values) for name in self._prediction_terms]
+            if warm_start and self.imitated is not None:
+                losses.append(self._imitate(rollout, values))
             log_prob = rollout.get("action_log_prob", None)
             on_policy = on_policy and log_prob is not None and log_prob.requires_grad
             if losses:
@@ -197,10 +214,12 @@ class TrainingStep(nn.Module):
         return {name: value for name, (value,) in values.items()}
 
     def draw(self, *, warm_start: bool = False) -> TensorDictBase:
-        """Draw a rollout [B, T] with gradients; a warm start draws the boundaries at random."""
-        actor = RandomActor(self.model.config.target_rate) if warm_start else self.actor
+        """Draw a rollout [B, T] with gradients; a warm start draws the boundaries at random or by a rule."""
+        actor = self.actor
+        if warm_start:
+            actor = self.imitated or RandomActor(self.model.config.target_rate)
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.part)
-        if warm_start and self.off_policy:
+        if warm_start and (self.off_policy or self.imitated is not None):
             scores = self.policy.get_dist(rollout)
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
@@ -230,6 +249,13 @@ class TrainingStep(nn.Module):
             values.setdefault(key, []).append(value.detach())
         losses = [value for key, value in outputs.items() if key.startswith("loss_")]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _imitate(self, rollout: TensorDictBase, values: dict[str, list[Tensor]]) -> Tensor:
+        """The weighted distance of the policy from the rule's decisions, which is ``loss_imitation`` in ``values``."""
+        forced = rollout["forced"].bool().view_as(rollout["logits"])
+        loss = IMITATION * imitation_loss(rollout["logits"], rollout["action"], forced=forced)
+        values.setdefault("loss_imitation", []).append(loss.detach())
+        return loss
 
     def draw_judged(self) -> tuple[TensorDictBase, Tensor]:
         """Draw a rollout [B, T] for the policy's term, and return it with its advantages [B, T]."""

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from rltok_rl.agents import RandomActor, UniformActor, WhitespaceActor
+from rltok_rl.agents.segmenters import SpaceByte
 from rltok_rl.experiments import train
 from rltok_rl.experiments.commands.schema import CONF, choices
 from rltok_rl.experiments.run_config import GROUPS, WHOLE
 from rltok_rl.experiments.runs import run
 from rltok_rl.experiments.runs.build import make_advantages, make_trainer
+from rltok_rl.experiments.runs.segmenters import IMITATED
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import read_texts
 
@@ -125,6 +127,14 @@ def test_options_reach_the_objects_that_they_name():
     assert trainer_of("loss=ppo", *options, "actor.warm_start_bytes=20").options == expected
 
 
+def test_a_rule_draws_the_boundaries_that_the_policy_imitates():
+    trainer = trainer_of("actor.warm_start_rule=third-letter", "actor.warm_start_bytes=100")
+    rule = trainer.step.imitated.segmenter
+    assert isinstance(rule, SpaceByte) and rule.offset == 3 and "loss_imitation" in trainer.update()
+    for rule in IMITATED:
+        assert trainer_of(f"actor.warm_start_rule={rule}", "actor.warm_start_bytes=100").step.imitated is not None
+
+
 def test_an_entropy_bonus_adds_its_weighted_loss_to_every_objective():
     for loss in ("reinforce", "importance", "ppo"):
         options = [f"loss={loss}", "loss.policy_epochs=1"]
@@ -144,6 +154,15 @@ def test_epochs_visit_the_training_text_in_an_order_of_the_seed():
 
 
 NOT_TRAINED = [
+    ("actor.warm_start_rule=spacebyte", "actor.warm_start_rule needs actor.warm_start_bytes, .* got 0"),
+    (
+        "actor.warm_start_rule=space-byte actor.warm_start_bytes=100",
+        r"actor.warm_start_rule must be one of \['spacebyte', .* got 'space-byte'; did you mean 'spacebyte'",
+    ),
+    (
+        "actor.warm_start_rule=uniform actor.warm_start_bytes=100 loss=ppo",
+        "actor.warm_start_rule belongs to reinforce, got loss.objective='ppo'",
+    ),
     ("estimator.name=td", "estimator.name must be one of"),
     ("baseline.name=mean", "baseline.name must be one of"),
     ("baseline.name=leave_one", "got 'leave_one'; did you mean 'leave_one_out'"),

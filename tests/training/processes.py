@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from rltok_rl.agents import BoundaryCritic, RolloutPolicy
+from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import RepeatedSource, TextSource
@@ -66,6 +67,7 @@ def make(
     rows_per_mean: int | None = None,
     token_width: int | None = None,
     room: float | None = None,
+    imitated: str | None = None,
     **options: Any,
 ) -> Trainer:
     """A small trainer of the whole batch, or of the rows of one process; ``options`` are those of the loop."""
@@ -116,7 +118,8 @@ def make(
     total = updates * options.get("micro_batches", 1) * UPDATE
     loop = LoopOptions(**{"total_bytes": total, "clip_norm": 0.05, **options})
     loss = JointLoss(terms, {"policy": 0.5, "bonus": 0.1})
-    trainer = Trainer(model, env, loss, loop, seed=seed, processes=processes, strategy=strategy)
+    rule = None if imitated is None else make_segmenter(imitated, model)
+    trainer = Trainer(model, env, loss, loop, seed=seed, processes=processes, strategy=strategy, imitated=rule)
     recompute_layers(model, recompute)
     return trainer
 

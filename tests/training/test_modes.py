@@ -7,9 +7,11 @@ import copy
 import pytest
 import torch
 from rltok_rl.agents import BoundaryCritic, EncodingBoundaryActor, RandomActor, RolloutPolicy, UniformActor
+from rltok_rl.agents.segmenters import SegmenterActor, make_segmenter
 from rltok_rl.envs import ByteBoundaryEnv
 
 from rltok_rl.data import TextSource
+from rltok_rl.functional.boundary_rules import spacebyte
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
@@ -43,13 +45,15 @@ def make_env(model: UNet) -> ByteBoundaryEnv:
     return ByteBoundaryEnv(model, TEXT, num_steps=16, batch_size=(4,), seed=0)
 
 
-def make_trainer(loss, *, actor=None, **options) -> Trainer:
+def make_trainer(loss, *, actor=None, imitated=None, **options) -> Trainer:
     torch.manual_seed(0)
     model = UNet(preset("tiny", width=16, window=4, target_rate=0.3))
     with torch.no_grad():
         model.early_head.projection.weight.add_(0.3 * torch.randn_like(model.early_head.projection.weight))
     loss = loss if isinstance(loss, JointLoss) else loss(model)
-    return Trainer(model, make_env(model), loss, LoopOptions(**{"total_bytes": 640, **options}), actor=actor)
+    options = LoopOptions(**{"total_bytes": 640, **options})
+    rule = None if imitated is None else make_segmenter(imitated, model)
+    return Trainer(model, make_env(model), loss, options, actor=actor, imitated=rule)
 
 
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -144,6 +148,41 @@ def test_warm_start_draws_at_random_and_leaves_plain_reinforce_alone():
         assert "loss_policy" not in metrics and 0 < metrics["rate"] < 1
     assert not trainer.warming and torch.equal(weight, before)
     assert "loss_policy" in trainer.update() and not torch.equal(weight, before)
+
+
+@both
+def test_a_policy_imitates_a_rule_until_it_learns_from_its_own_decisions(micro_batches):
+    """The gradient is that of 0.3 times the mean surprise of the rule's free decisions."""
+    loss = JointLoss.paper(target_rate=0.3)
+    trainer = make_trainer(loss, imitated="spacebyte", warm_start_bytes=640, micro_batches=micro_batches, clip_norm=1e9)
+    model, head = copy.deepcopy(trainer.env.model).train(), "boundary_head.projection.weight"
+    env = make_env(model)
+    actor = SegmenterActor(make_segmenter("spacebyte", model))
+    rows = torch.cat([env.parallel_rollout(actor) for _ in range(micro_batches)], 0)
+    assert torch.equal(rows["action"].bool(), spacebyte(rows["byte"].view(len(rows), -1)) | rows["forced"].bool())
+    logits = torch.cat([EncodingBoundaryActor(model).get_dist(part).logits for part in rows.split(4)])
+    distance = torch.nn.functional.binary_cross_entropy_with_logits(logits[:, 1:], rows["action"][:, 1:].float())
+    (0.3 * distance).backward()
+    metrics = trainer.update()
+    assert metrics["loss_imitation"] == pytest.approx(0.3 * distance.item(), rel=1e-4) and "loss_policy" not in metrics
+    expected = gradients(model)[head]
+    torch.testing.assert_close(gradients(trainer.env.model)[head], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_imitation_ends_with_the_warm_start():
+    options = {"warm_start_bytes": 20 * 64, "total_bytes": 22 * 64, "lr": 5e-2}
+    trainer = make_trainer(JointLoss.paper(target_rate=0.3), imitated="whitespace", **options)
+    updates = [trainer.update() for _ in range(22)]
+    assert updates[19]["loss_imitation"] < 0.8 * updates[0]["loss_imitation"]
+    assert ["loss_policy" in update for update in updates] == 20 * [False] + 2 * [True]
+    assert ["loss_imitation" in update for update in updates] == 20 * [True] + 2 * [False]
+
+
+def test_policies_that_do_not_draw_their_own_boundaries_imitate_nothing():
+    loss = joint(BoundaryReinforceLoss(**LEAVE_ONE_OUT, actor=RolloutPolicy(), off_policy=True))
+    for options in ({}, {"actor": UniformActor(0.3)}):
+        with pytest.raises(ValueError, match="imitated must be left out unless .*, got SpaceByte"):
+            make_trainer(JointLoss.paper(target_rate=0.3) if options else loss, imitated="spacebyte", **options)
 
 
 @both

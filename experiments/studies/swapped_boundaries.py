@@ -2,7 +2,8 @@
 
     python -m rltok_rl.experiments.studies.swapped_boundaries runs=runs/compare-main/0
 
-A row per model, a column per rule. Language models get used to the boundaries that they see: a policy that has settled
+A row per model, a column per rule; systems whose segmenters are trained make tokens in their own way and are left out.
+Language models get used to the boundaries that they see: a policy that has settled
 is held in place by a model that knows no others.
 """
 
@@ -50,17 +51,21 @@ class Options:
     """Read the text that the runs name, though it was not trained on here."""
 
 
-def bits_with(folder: Path, columns: Sequence[tuple[str, int]], windows: int, *, trust_data: bool) -> list[float]:
-    """Return a run's bits per byte on held-out windows with each column's rule and offset."""
+def bits_with(
+    folder: Path, columns: Sequence[tuple[str, int]], windows: int, *, trust_data: bool
+) -> list[float] | None:
+    """Return a run's bits per byte on held-out windows with each column's rule and offset; None if it has no row."""
+    model = UNet.from_pretrained(folder / "model")
+    trained_with = load_segmenter(folder / "model", model)
+    if trained_with is not None and trained_with.coefficients:
+        return None
     run = read_run(folder)
     data: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), run.config["data"]))
     held = held_out_texts(read_run_texts(data, trust_data), windows, data.num_steps + 1)
-    model = UNet.from_pretrained(folder / "model")
     bits = []
     for rule, offset in columns:
-        own = rule == OWN
         options = {"offset": offset} if offset else {}
-        segmenter = load_segmenter(folder / "model", model) if own else rule_segmenter(rule, model, **options)
+        segmenter = trained_with if rule == OWN else rule_segmenter(rule, model, **options)
         generator = torch.Generator().manual_seed(0)
         reading = read_text(model, held, context=data.num_steps, most=windows, generator=generator, segmenter=segmenter)
         bits.append(summarise(reading)["corpus_bits_per_byte"])
@@ -76,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     systems, say, rows = evaluated_systems(Path(options.runs)), StepLines("models"), []
     for done, system in enumerate(systems, 1):
         bits = bits_with(Path(options.runs) / system, columns, options.windows, trust_data=options.trust_data)
-        rows.append([system, *(f"{loss:.3f}" for loss in bits)])
+        if bits is not None:
+            rows.append([system, *(f"{loss:.3f}" for loss in bits)])
         say(done, len(systems))
     names = [f"{rule}, {offset} later" if offset else rule for rule, offset in columns]
     print(markdown(["trained with", *names], rows))

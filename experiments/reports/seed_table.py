@@ -30,6 +30,8 @@ from rltok_rl.renamed import current_text
 from rltok_rl.viz.difference_figure import SystemDifference
 
 REFERENCE = "uniform"
+_FEWEST = 3
+"""Seeds that a system needs to be bold, unless none has so many."""
 OFF = "†"
 """Mark of a rate that is too far from its target."""
 HEADER = (
@@ -78,12 +80,16 @@ class SeedTable:
     def best(self) -> set[int]:
         """Places of the systems that a paired test over seeds cannot tell from the best; empty if budgets are unequal.
 
-        Oracles are left out, and systems with a seed whose rate is off its target; nothing is best if targets differ.
+        Oracles are left out, systems with a seed whose rate is off its target, and those with two seeds if others have
+        more, from which a test tells nothing; nothing is best if targets differ.
         """
         targets = self.rows["target_rate"].dropna().unique()
         if not equal_budgets(self.total_flops) or len(targets) > 1:
             return set()
-        means = [math.nan if name in self.not_comparable else self.losses[name].mean() for name in self.systems]
+        seeds = self.losses.count()
+        too_few = set(seeds.index[seeds < min(_FEWEST, seeds.max())])
+        left_out = self.not_comparable | too_few
+        means = [math.nan if name in left_out else self.losses[name].mean() for name in self.systems]
         return tied_with_best(means, lambda row, best: self.over_seeds(self.systems[row], self.systems[best]))
 
     def differences(self) -> list[SystemDifference]:

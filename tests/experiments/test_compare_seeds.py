@@ -123,6 +123,15 @@ def test_nothing_is_bold_at_unequal_budgets(folder, no_figure):
     assert bold(page) == set()
 
 
+def test_two_seeds_are_not_bold_beside_three(folder, no_figure):
+    """Their test has one degree of freedom, and tells a system that is far behind from none."""
+    shutil.rmtree(folder / "2" / "spacebyte")
+    assert bold(write_seeds_page(folder)) == {"learned"}
+    for system in ("learned", "uniform"):
+        shutil.rmtree(folder / "2" / system)
+    assert bold(write_seeds_page(folder)) >= {"learned", "spacebyte"}, "where no system has three"
+
+
 def test_a_seed_off_its_target_is_marked_and_its_system_is_not_bold(folder, no_figure):
     """Though the mean over seeds is on the target, and though the system has the fewest bits per byte."""
     page = write_seeds_page(folder)

@@ -16,7 +16,10 @@ from .results import RESULTS
 ROOT = Path(__file__).resolve().parents[2]
 README, COMPARE, CLAIMS = ROOT / "README.md", ROOT / "docs/results/compare.md", ROOT / "docs/claims.md"
 
+MAIN = ("third-letter", "hnet", "spacebyte", "fast", "ours", "uniform")
+"""Systems of the main table with three seeds that pages state."""
 SYSTEMS = {
+    **{f"main {name}": (("compare-main", name),) for name in MAIN},
     "ours": (("compare-recipes", "gamma-0.9-weight-0.1"),),
     "spacebyte": (("compare-seeds", "spacebyte"), ("compare-seeds-3-4", "spacebyte")),
     "uniform": (("compare-uniform", "uniform"),),
@@ -36,15 +39,23 @@ SYSTEMS = {
 }
 """Folder and system of each result; seeds of several folders are joined."""
 MEANS = [
-    *((name, page) for name in ("ours", "spacebyte", "uniform") for page in (README, COMPARE, CLAIMS)),
+    *((name, page) for name in ("ours", "spacebyte", "uniform") for page in (COMPARE, CLAIMS)),
+    *((f"main {name}", page) for name in MAIN for page in (README, COMPARE)),
+    *((f"main {name}", CLAIMS) for name in ("fast", "hnet")),
     *((name, page) for name in ("fresh ours", "fresh spacebyte", "fresh uniform") for page in (README, COMPARE)),
     ("gamma 0.99, weight 0.01", README),
     ("paper", COMPARE),
     ("released", COMPARE),
 ]
 DIFFERENCES = [
-    *(("ours", "uniform", page) for page in (README, COMPARE)),
-    *(("ours", "spacebyte", page) for page in (README, COMPARE)),
+    ("ours", "uniform", COMPARE),
+    ("ours", "spacebyte", COMPARE),
+    *((f"main {name}", "main uniform", page) for name in MAIN[:-1] for page in (README, COMPARE)),
+    ("main fast", "main third-letter", README),
+    *(("main spacebyte", "main third-letter", page) for page in (COMPARE, CLAIMS)),
+    *(("main fast", f"main {name}", COMPARE) for name in ("ours", "spacebyte")),
+    ("main hnet", "main spacebyte", COMPARE),
+    ("main fast", "main hnet", CLAIMS),
     ("fresh ours", "fresh uniform", README),
     ("fresh ours", "fresh spacebyte", README),
     ("fast spacebyte", "fast", README),

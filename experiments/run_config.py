@@ -72,8 +72,8 @@ class ActorConfig:
     warm_start_bytes: int = option(0, "[0, inf)", "bytes")
     """First bytes, whose boundaries are random at the target rate; ``reinforce`` does not train the policy on them."""
     warm_start_rule: str | None = None
-    """Choice of ``segmenter`` that draws the boundaries of these bytes instead, and that the policy imitates; with
-    ``reinforce``."""
+    """Rule that draws the boundaries of the warm start and that the policy imitates: ``spacebyte``, ``third-letter``,
+    ``whitespace``, ``uniform`` or ``stride``; null draws at random. Needs ``loss=reinforce``."""
 
 
 @dataclass

@@ -134,7 +134,7 @@ class SpaceByte(Segmenter):
 
     With ``repeat``, a token is added to all bytes up to the next boundary, as the U-Net does. SpaceByte itself adds it
     to the boundary byte alone (False). Boundaries come ``offset`` bytes later: with 3, after the third letter of
-    words that have so many.
+    words of three letters or more.
     """
 
     reads_states = False
@@ -144,30 +144,30 @@ class SpaceByte(Segmenter):
         self.repeat, self.offset = repeat, check_count("offset", offset, minimum=0)
 
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        none = self._start(len(byte_ids), byte_ids.device)
-        boundaries, _ = self._later(boundary_rules.spacebyte(byte_ids), none)
+        start = self._start(len(byte_ids), byte_ids.device)
+        boundaries, _ = self._delay(boundary_rules.spacebyte(byte_ids), start)
         return self._segments(boundaries, torch.arange(byte_ids.shape[1], device=byte_ids.device))
 
     def _part(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         space = spacelike(byte_ids)  # [B, n]
         before = torch.cat((state["space"][:, None], space[:, :-1]), 1)
-        boundaries, later = self._later(space & ~before, state)
-        return Segments(boundaries), {"space": space[:, -1], **later}
+        boundaries, pending = self._delay(space & ~before, state)
+        return Segments(boundaries), {"space": space[:, -1], **pending}
 
     def _start(self, num_rows: int, device: torch.device) -> State:
-        later = torch.zeros(num_rows, self.offset, dtype=torch.bool, device=device)
-        return {"space": later.new_zeros(num_rows), "later": later}
+        pending = torch.zeros(num_rows, self.offset, dtype=torch.bool, device=device)
+        return {"space": pending.new_zeros(num_rows), "pending": pending}
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         space = spacelike(byte_ids)
-        boundaries, later = self._later((space & ~state["space"])[:, None], state)
-        return self._segments(boundaries[:, 0], state["position"]), {"space": space, **later}
+        boundaries, pending = self._delay((space & ~state["space"])[:, None], state)
+        return self._segments(boundaries[:, 0], state["position"]), {"space": space, **pending}
 
-    def _later(self, boundaries: Tensor, state: State) -> tuple[Tensor, State]:
-        """Boundaries [B, n] that are due at the same bytes, and those that follow."""
+    def _delay(self, boundaries: Tensor, state: State) -> tuple[Tensor, State]:
+        """Delay boundaries [B, n] by ``offset`` bytes: those of these bytes, and the state with those still to come."""
         length = boundaries.shape[1]
-        due = torch.cat((state["later"], boundaries), 1)  # [B, offset + n]
-        return due[:, :length], {"later": due[:, length:]}
+        joined = torch.cat((state["pending"], boundaries), 1)  # [B, offset + n]
+        return joined[:, :length], {"pending": joined[:, length:]}
 
     def _segments(self, boundaries: Tensor, position: Tensor) -> Segments:
         return Segments(boundaries, mixing=None if self.repeat else Mixing(receive=boundaries | (position == 0)))

@@ -18,8 +18,8 @@ from rltok_rl.experiments.run_config import CompareConfig, SegmenterConfig, Trai
 from rltok_rl.experiments.runs.build import loop_options, make_loss, model_config
 from rltok_rl.experiments.runs.segmenters import (
     TOKENIZERS,
+    build_warm_start_rule,
     check_segmenter_options,
-    imitated_rule,
     learned,
     segmenter_options,
 )
@@ -78,6 +78,11 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
         "out": str(Path(config.out) / system),
         "resume": True,
     }
+    if system in config.compare.learning_rates and "lr" in dict((variant or {}).get("optim", {})):
+        raise ValueError(
+            f"compare.learning_rates must leave {system!r} out, whose variant has optim.lr="
+            f"{dict(variant or {})['optim']['lr']}, got {config.compare.learning_rates[system]}"
+        )
     with_variant = config if variant is None else _with_variant(config, system, variant)
     lr = config.compare.learning_rates.get(system, with_variant.optim.lr)
     optim = replace(with_variant.optim, total_flops=budget(config), lr=lr)
@@ -152,7 +157,7 @@ def check_training(config: TrainConfig) -> None:
         if not learned(config):
             tokenizer = {"tokenizer": lambda text: [len(text)]} if config.segmenter.name in TOKENIZERS else {}
             segmenter = make_segmenter(config.segmenter.name, model, **segmenter_options(config), **tokenizer)
-        imitated_rule(config, model)
+        build_warm_start_rule(config, model)
     make_loss(config, model, segmenter=segmenter)  # its clips and critic need values
 
 

@@ -62,31 +62,35 @@ def write_learning_rates_page(folder: Path, *, formats: Sequence[str] = ("png",)
 
 
 def best_learning_rates(table: pd.DataFrame) -> dict[str, float]:
-    """Return each system's learning rate with the least mean loss.
+    """Return each system's learning rate with the lowest mean loss, among those whose rate is on its target, if any.
 
     Args:
-        table: rows with ``system``, ``lr`` and ``bits_per_byte``.
-
-    Example:
-        >>> rows = [("uniform", 1e-3, 2.31), ("uniform", 2e-3, 2.29), ("hnet", 1e-3, 2.25), ("hnet", 2e-3, 2.26)]
-        >>> best_learning_rates(pd.DataFrame(rows, columns=["system", "lr", "bits_per_byte"]))
-        {'uniform': 0.002, 'hnet': 0.001}
+        table: rows with ``system``, ``lr``, ``bits_per_byte``, ``rate`` and ``target_rate``.
     """
-    means = table.pivot_table(index="system", columns="lr", values="bits_per_byte", sort=False)
-    return {str(system): float(lr) for system, lr in means.idxmin(axis=1).items()}
+    means = (
+        table.groupby(["system", "lr"], sort=False)[["bits_per_byte", "rate", "target_rate"]]
+        .mean()
+        .dropna(subset=["bits_per_byte"])
+    )
+    best = {}
+    for system, rows in means.groupby("system", sort=False):
+        on_target = rows[~off_target(rows["rate"], rows["target_rate"], COMPARED_TOLERANCE)]
+        best[str(system)] = float((rows if on_target.empty else on_target)["bits_per_byte"].idxmin()[1])
+    return best
 
 
 def learning_rates_page(content: Mapping[str, Any]) -> str:
     """Return the page, from the content of ``compare-lr.json``."""
-    table = pd.DataFrame(content["rows"])
+    table = pd.DataFrame(content["rows"]).astype({"bits_per_byte": float, "rate": float, "target_rate": float})
     best, tried = best_learning_rates(table), sorted(table["lr"].unique())
-    body = [[name, *(_cell(table, name, lr, bold=lr == best[name]) for lr in tried)] for name in best]
+    systems = list(table["system"].unique())
+    body = [[name, *(_cell(table, name, lr, bold=lr == best.get(name)) for lr in tried)] for name in systems]
     seeds = ", ".join(map(str, sorted(table["seed"].unique())))
     chosen = ", ".join(f"{name}: {lr:g}" for name, lr in best.items())
     lines = [
-        "Bits per byte on held-out text, mean over seeds and boundaries per byte in brackets; bold: the least of a "
-        "system.",
-        f"{OFF} Boundaries per byte are more than {100 * COMPARED_TOLERANCE:g} % off their target.",
+        "Bits per byte on held-out text (boundaries per byte), means over seeds. Bold: the lowest of a system.",
+        f"{OFF} Boundaries per byte are more than {100 * COMPARED_TOLERANCE:g} % off their target; never bold, unless "
+        "all of a system's are.",
         *_at_the_edge(table, best),
         *provenance_notes(table),
     ]
@@ -95,7 +99,7 @@ def learning_rates_page(content: Mapping[str, Any]) -> str:
         "\n".join(f"    {command}" for command in content["commands"]),
         markdown(["system", *(code(f"optim.lr={lr:g}") for lr in tried)], body),
         bullets(lines),
-        f"For a comparison of other seeds: {code(f'compare.learning_rates={{{chosen}}}')}.",
+        f"For a comparison of other seeds: `'compare.learning_rates={{{chosen}}}'`.",
         f"![Bits per byte over the peak learning rate]({FIGURE})",
     ]
     return "\n\n".join(parts) + "\n"
@@ -110,14 +114,14 @@ def _cell(table: pd.DataFrame, system: str, lr: float, *, bold: bool) -> str:
     if rows.empty:
         return "-"
     loss, rate, target = with_error(rows["bits_per_byte"].mean()), rows["rate"].mean(), rows["target_rate"].iloc[0]
-    off = target is not None and not pd.isna(target) and off_target(rate, target, COMPARED_TOLERANCE)
+    off = bool(off_target(rate, target, COMPARED_TOLERANCE))  # not if there is no target, NaN
     return f"{f'**{loss}**' if bold else loss} ({rate:.3f}{f' {OFF}' if off else ''})"
 
 
 def _at_the_edge(table: pd.DataFrame, best: Mapping[str, float]) -> list[str]:
-    """Return a line that names the systems whose best learning rate is the least or the greatest that they had."""
+    """Return a line that names the systems whose best learning rate is the smallest or the largest that they had."""
     tried = {name: group["lr"] for name, group in table.groupby("system", sort=False)}
     edge = [name for name, lr in best.items() if lr in (tried[name].min(), tried[name].max())]
     if not edge:
         return []
-    return [f"At the edge of what was tried, so that a smaller or larger one may be better: {', '.join(edge)}."]
+    return [f"The best is the smallest or the largest value tried, so that another may be better: {', '.join(edge)}."]

@@ -35,7 +35,7 @@ from rltok_rl.viz.run_figures import draw_curves, draw_loss_flops
 from rltok_rl.viz.text_figures import Snapshot, draw_over_time, draw_texts
 
 _GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("actor", "actor.name", ("rate", "warm_start_bytes")),
+    ("actor", "actor.name", ("rate", "warm_start_bytes", "warm_start_rule")),
     ("estimator", "estimator.name", ("gamma", "reward", "price")),
     ("baseline", "baseline.name", ("rows_per_text",)),
     ("loss", "loss.objective", ("policy_epochs", "language_model", "policy", "early_exit", "entropy")),

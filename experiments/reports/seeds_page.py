@@ -157,7 +157,8 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
         "Bits per byte: mean ± standard deviation over seeds. Bold: not distinguishable from the best by a paired test "
         "over seeds (95 %), if total FLOPs differ by at most 2 % and all targets are equal. Systems with one seed, "
-        f"with two where others have three, or with a seed more than {100 * COMPARED_TOLERANCE:g} % off its target, are never bold and never the best.",
+        "with two where others have three, or with a seed "
+        f"more than {100 * COMPARED_TOLERANCE:g} % off its target, are never bold and never the best.",
         *rate_notes(content),
         f"Differences to {reference} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",

@@ -14,8 +14,8 @@ from rltok_rl.experiments.run_config import OptimConfig, TrainConfig
 from rltok_rl.experiments.runs.custom import configured_baseline, custom_estimator
 from rltok_rl.experiments.runs.segmenters import (
     build_segmenter,
+    build_warm_start_rule,
     check_segmenter_options,
-    imitated_rule,
     learned,
     make_layout,
     model_overrides,
@@ -274,7 +274,7 @@ def make_trainer(
     target = model.config.target_rate if controlled else None
     alarms = Alarms(target_rate=target if segmenter is None else segmenter.target_rate)
     parallel: dict[str, Any] = {"processes": processes, "strategy": compute.strategy}
-    parallel["imitated"] = imitated_rule(config, model)
+    parallel["warm_start_rule"] = build_warm_start_rule(config, model)
     trainer = Trainer(model, env, loss, options, actor=actor, alarms=alarms, seed=config.seed, **parallel)
     if compute.compile:
         compile_layers(model)

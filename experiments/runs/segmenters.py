@@ -46,8 +46,10 @@ TOKENIZERS = {"bpe": TokenizerSplit, "unigram": WordSplit}
 """Segmenters that train a tokenizer at the start of a run."""
 RULES = {"random": "bernoulli", "uniform": "uniform", "whitespace": "whitespace"}
 """Segmenters that draw the same boundaries as the actors of these names."""
-IMITATED = ("spacebyte", "third-letter", "whitespace", "uniform", "stride")
+WARM_START_RULES = ("spacebyte", "third-letter", "whitespace", "uniform", "stride")
 """Choices of ``segmenter`` that a policy can imitate: rules on bytes and positions, without random numbers."""
+UNTRAINED = (*WARM_START_RULES, "random", "bernoulli")
+"""Choices of ``segmenter`` that draw boundaries without training."""
 TOKENS = ("padded", "packed")
 
 
@@ -131,23 +133,29 @@ def segmenter_options(config: TrainConfig) -> dict[str, Any]:
 
 
 def rule_segmenter(choice: str, model: UNet, **options: Any) -> Segmenter:
-    """Build the segmenter of a choice of ``segmenter`` that needs no training, with further options."""
+    """Build one of the choices of ``segmenter`` that need no training, with further options."""
+    if choice not in UNTRAINED:
+        raise ValueError(f"choice must be one of {list(UNTRAINED)}, got {choice!r}{did_you_mean(choice, UNTRAINED)}")
     file: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "segmenter" / f"{choice}.yaml"))
     return make_segmenter(file["name"], model, **{**file.get("options", {}), **options})
 
 
-def imitated_rule(config: TrainConfig, model: UNet) -> Segmenter | None:
-    """Build the rule that the policy imitates in its warm start; None if there is none."""
+def build_warm_start_rule(config: TrainConfig, model: UNet) -> Segmenter | None:
+    """Build the rule that the policy imitates in its warm start; None if boundaries are random there."""
     name, actor = "actor.warm_start_rule", config.actor
     if actor.warm_start_rule is None or not learned(config) or actor.name != "learned":
         return None
     if not actor.warm_start_bytes:
         raise ValueError(f"{name} needs actor.warm_start_bytes, the bytes that it draws the boundaries of, got 0")
     if config.loss.objective != "reinforce":
-        raise ValueError(f"{name} belongs to reinforce, got loss.objective={config.loss.objective!r}")
-    if actor.warm_start_rule not in IMITATED:
-        hint = did_you_mean(actor.warm_start_rule, IMITATED)
-        raise ValueError(f"{name} must be one of {list(IMITATED)}, got {actor.warm_start_rule!r}{hint}")
+        raise ValueError(f"{name} needs loss.objective='reinforce', got {config.loss.objective!r}")
+    if actor.rates is not None:
+        raise ValueError(
+            f"{name} must be null with actor.rates, since a rule has one rate, got {actor.warm_start_rule!r}"
+        )
+    if actor.warm_start_rule not in WARM_START_RULES:
+        hint = did_you_mean(actor.warm_start_rule, WARM_START_RULES)
+        raise ValueError(f"{name} must be one of {list(WARM_START_RULES)}, got {actor.warm_start_rule!r}{hint}")
     return rule_segmenter(actor.warm_start_rule, model)
 
 

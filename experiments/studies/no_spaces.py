@@ -2,10 +2,10 @@
 
     python -m rltok_rl.experiments.studies.no_spaces source=books out=texts/no-spaces.jsonl
     rltok train experiment=compare-main data.source=texts/no-spaces.jsonl out=runs/compare-no-spaces/0
-    python -m rltok_rl.experiments.studies.no_spaces scored=runs/compare-no-spaces/0
+    python -m rltok_rl.experiments.studies.no_spaces comparison=runs/compare-no-spaces/0
 
-The first command writes a file of books, each with its own spaces as well, from which the last one knows where words
-end. It compares the boundaries of every system of the comparison with the ends of held-out words.
+The first command writes a file of books, each with its spaces as well, from which the last one knows where words end.
+It compares the boundaries of every system with the ends of words, on the held-out documents of the comparison.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.systems_page import evaluated_systems
-from rltok_rl.experiments.run_config import DataConfig
-from rltok_rl.experiments.runs.folder import read_run
-from rltok_rl.experiments.studies.common import check_minimums, read_options
+from rltok_rl.experiments.runs.folder import RunFolder, read_run
+from rltok_rl.experiments.studies.common import check_minimums, data_config, read_options
 from rltok_rl.experiments.texts import read_run_texts
 from torch import Tensor
 
 from rltok_rl.data import DocumentSource
-from rltok_rl.data.files import read_grouped_documents
+from rltok_rl.data.files import read_documents, read_grouped_documents
 from rltok_rl.evaluation import Reading, boundary_match, read_text
 from rltok_rl.models import UNet
 
@@ -39,21 +37,23 @@ COLUMN = "with_spaces"
 
 @dataclass
 class Options:
-    """Options of the command: ``source`` to write, ``scored`` to compare."""
+    """Options of the command: ``source`` to write a file, ``comparison`` to compare boundaries with words."""
 
     source: str | None = None
     """Books: a file or a folder with the column ``book``."""
     out: str = "texts/no-spaces.jsonl"
     most_bytes: int = 250_000
     """Bytes of a book without its spaces."""
-    scored: str | None = None
+    comparison: str | None = None
     """Folder of a comparison that was trained on the file."""
     windows: int = 512
     """Windows of held-out text that boundaries are drawn in."""
+    trust_data: bool = False
+    """Read the text that the runs name, though they were not trained here."""
 
 
 def without_spaces(text: bytes) -> tuple[bytes, Tensor]:
-    """Remove white space; return what is left [T] and whether each of its bytes ends a word [T].
+    """Remove white space; return the other bytes [T] and whether each of them ends a word [T].
 
     Example:
         >>> text, ends = without_spaces(b"to be,  or")
@@ -77,41 +77,50 @@ def books_without_spaces(source: str, most_bytes: int) -> Iterator[dict[str, str
 
 
 def word_end_matches(reading: Reading, ends: Tensor) -> list[tuple[float, float]]:
-    """Return F1 and that of chance for each tolerance, over the decisions of a reading of the joined documents.
+    """Return F1 and the F1 of chance for each tolerance, over the decisions of a reading of the joined documents.
 
     Args:
         reading: of documents without spaces.
         ends: [N], whether a byte of the reading's documents ends a word.
     """
-    drawn, counted = torch.zeros(2, len(reading.byte_ids), dtype=torch.bool)
-    drawn[reading.at], counted[reading.at[~reading.forced]] = reading.boundaries, True
-    matches = [boundary_match(drawn, ends, counted, tolerance=tolerance) for tolerance in TOLERANCES]
+    boundaries, free = torch.zeros(2, len(reading.byte_ids), dtype=torch.bool)
+    boundaries[reading.at], free[reading.at[~reading.forced]] = reading.boundaries, True
+    matches = [boundary_match(boundaries, ends, free, tolerance=tolerance) for tolerance in TOLERANCES]
     return [(match.f1, match.chance_f1) for match in matches]
 
 
-def word_end_table(folder: Path, windows: int) -> str:
+def held_out_words(run: RunFolder, *, trust_data: bool) -> tuple[list[bytes], Tensor]:
+    """Return a run's held-out documents and, by byte of the joined documents, whether it ends a word."""
+    data = data_config(run)
+    held_out = read_run_texts(data, trust_data).held_out
+    assert isinstance(held_out, DocumentSource)
+    known = dict(without_spaces(text) for text in read_documents(data.source, COLUMN))
+    texts = list(held_out.documents())
+    if missing := [text for text in texts if text not in known]:
+        raise ValueError(
+            f"comparison must have been trained on whole documents of {data.source!r}, which has their spaces in "
+            f"{COLUMN!r}; {len(missing)} of its {len(texts)} held-out documents are not there"
+        )
+    between = torch.zeros(1, dtype=torch.bool)  # documents are joined by a byte
+    return texts, torch.cat([part for text in texts for part in (known[text], between)])[:-1]
+
+
+def word_end_table(folder: Path, windows: int, *, trust_data: bool) -> str:
     """Return a Markdown table of F1 against word ends, for the systems of a comparison."""
-    rows = []
+    rows: list[list[str]] = []
     for system in evaluated_systems(folder):
         run = read_run(folder / system)
-        merged = OmegaConf.merge(OmegaConf.structured(DataConfig), run.config["data"])
-        data = OmegaConf.to_object(merged)
-        assert isinstance(data, DataConfig)
-        original = read_run_texts(replace(data, column=COLUMN, min_bytes=2, cache=None), trust_data=True).held_out
-        assert isinstance(original, DocumentSource)
-        texts, ends = zip(*map(without_spaces, original.documents()), strict=True)
+        texts, ends = held_out_words(run, trust_data=trust_data)
         model = UNet.from_pretrained(folder / system / "model")
         reading = read_text(
             model,
-            list(texts),
-            context=data.num_steps,
+            texts,
+            context=int(run.option("data.num_steps")),
             most=windows,
             generator=torch.Generator().manual_seed(0),
             segmenter=load_segmenter(folder / system / "model", model),
         )
-        apart = torch.zeros(1, dtype=torch.bool)  # documents have a byte between them
-        joined = torch.cat([part for each in ends for part in (each, apart)])[:-1]
-        matches = word_end_matches(reading, joined)
+        matches = word_end_matches(reading, ends)
         rows.append([system, f"{reading.rate:.3f}", *(f"{f1:.2f} ({chance:.2f})" for f1, chance in matches)])
     return markdown(["system", "boundaries per byte", *(f"F1 within {t} bytes (chance)" for t in TOLERANCES)], rows)
 
@@ -120,10 +129,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the file, or print the table of a comparison."""
     options = read_options(Options, sys.argv[1:] if arguments is None else arguments)
     check_minimums(options, {"most_bytes": 1, "windows": 1})
-    if (options.source is None) == (options.scored is None):
-        raise ValueError(f"one of source and scored must be given, got {options.source!r} and {options.scored!r}")
-    if options.scored is not None:
-        print(word_end_table(Path(options.scored), options.windows))
+    if (options.source is None) == (options.comparison is None):
+        raise ValueError(
+            f"one of source and comparison must be given, got {options.source!r} and {options.comparison!r}"
+        )
+    if options.comparison is not None:
+        print(word_end_table(Path(options.comparison), options.windows, trust_data=options.trust_data))
         return
     assert options.source is not None
     out, books, size = Path(options.out), set(), 0

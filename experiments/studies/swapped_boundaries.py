@@ -1,10 +1,8 @@
 """Evaluate the models of a comparison with other boundaries than those that they were trained with.
 
-    python -m rltok_rl.experiments.studies.swapped_boundaries runs=runs/compare-main/0
+    python -m rltok_rl.experiments.studies.swapped_boundaries comparison=runs/compare-main/0
 
-A row per model, a column per rule; systems whose segmenters are trained make tokens in their own way and are left out.
-Language models get used to the boundaries that they see: a policy that has settled
-is held in place by a model that knows no others.
+A row per model, a column per rule. Systems whose segmenters are trained make tokens in their own way and are left out.
 """
 
 from __future__ import annotations
@@ -13,19 +11,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter
-from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.compare.train_systems import held_out_texts
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.systems_page import evaluated_systems
-from rltok_rl.experiments.run_config import DataConfig
 from rltok_rl.experiments.runs.folder import read_run
-from rltok_rl.experiments.runs.segmenters import rule_segmenter
-from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, read_options
+from rltok_rl.experiments.runs.segmenters import UNTRAINED, rule_segmenter
+from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, data_config, read_options
 from rltok_rl.experiments.texts import read_run_texts
 
 from rltok_rl.evaluation import read_text, summarise
@@ -39,16 +33,16 @@ OWN = "own"
 class Options:
     """Options of the command."""
 
-    runs: str = "runs/compare-main/0"
+    comparison: str = "runs/compare-main/0"
     """Folder of a comparison."""
     rules: list[str] = field(default_factory=lambda: ["uniform", "random", "spacebyte"])
-    """Choices of ``segmenter`` that need no training."""
+    """Choices of ``segmenter`` that need no training, :data:`UNTRAINED`."""
     offsets: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
     """Offsets of SpaceByte's rule that are columns, too."""
     windows: int = 512
     """Windows of held-out text."""
     trust_data: bool = False
-    """Read the text that the runs name, though it was not trained on here."""
+    """Read the text that the runs name, though they were not trained here."""
 
 
 def bits_with(
@@ -60,11 +54,12 @@ def bits_with(
     if trained_with is not None and trained_with.coefficients:
         return None
     run = read_run(folder)
-    data: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), run.config["data"]))
+    data = data_config(run)
     held = held_out_texts(read_run_texts(data, trust_data), windows, data.num_steps + 1)
     bits = []
     for rule, offset in columns:
-        options = {"offset": offset} if offset else {}
+        # As in training, where random boundaries are exact in every window.
+        options = {"offset": offset} if offset else {"block": data.num_steps} if rule == "random" else {}
         segmenter = trained_with if rule == OWN else rule_segmenter(rule, model, **options)
         generator = torch.Generator().manual_seed(0)
         reading = read_text(model, held, context=data.num_steps, most=windows, generator=generator, segmenter=segmenter)
@@ -76,11 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table of a comparison."""
     options = read_options(Options, sys.argv[1:] if arguments is None else arguments)
     check_minimums(options, {"windows": 1})
-    check_choices(options, rules=choices("segmenter"))
+    check_choices(options, rules=UNTRAINED)
+    if wrong := [offset for offset in options.offsets if not 1 <= offset <= 64]:
+        raise ValueError(f"offsets must lie in 1..64, got {wrong}")
     columns = [(OWN, 0), *((rule, 0) for rule in options.rules), *(("spacebyte", n) for n in options.offsets)]
-    systems, say, rows = evaluated_systems(Path(options.runs)), StepLines("models"), []
+    systems, say, rows = evaluated_systems(Path(options.comparison)), StepLines("models"), []
     for done, system in enumerate(systems, 1):
-        bits = bits_with(Path(options.runs) / system, columns, options.windows, trust_data=options.trust_data)
+        bits = bits_with(Path(options.comparison) / system, columns, options.windows, trust_data=options.trust_data)
         if bits is not None:
             rows.append([system, *(f"{loss:.3f}" for loss in bits)])
         say(done, len(systems))

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Mask, masked_mean, wide
+from rltok_rl.functional.reduction import Mask, wide
 from rltok_rl.functional.takes import takes
 
 
@@ -96,14 +96,13 @@ def boundary_log_prob(logits: Tensor, boundaries: Tensor, *, forced: Mask = None
 
 @takes("logits: float *L", "boundaries: decisions *L", "forced: bool *L")
 def imitation_loss(logits: Tensor, boundaries: Tensor, *, forced: Mask = None) -> Tensor:
-    """Compute the distance of a policy from decisions that it is to copy, ``-mean_t log pi(a_t)`` over free ones.
+    """Compute the behaviour-cloning loss, the cross-entropy of given decisions: ``-mean_t log pi(a_t)``, forced ones 0.
 
     Example:
         >>> imitation_loss(torch.zeros(4), torch.tensor([0, 1, 0, 0])).exp()
         tensor(2.)
     """
-    log_probs = boundary_log_prob(logits, boundaries, forced=forced)
-    return -masked_mean(log_probs, None if forced is None else ~forced)
+    return -boundary_log_prob(logits, boundaries, forced=forced).mean()
 
 
 @takes("logits: float *L", "forced: bool *L")

@@ -68,7 +68,7 @@ class Trainer:
         seed: of the boundaries; the same in all processes, as the environment's.
         processes: the ranks that train together; they make the updates that one process would make with all rows.
         strategy: ``"ddp"`` or ``"fsdp"`` with several processes, which shards the model in place.
-        imitated: a rule that the policy imitates in a warm start; None draws its boundaries at random.
+        warm_start_rule: a rule that the policy imitates during ``warm_start_bytes``; None draws at random.
 
     Example:
         >>> from rltok_rl.data import local_prose
@@ -94,7 +94,7 @@ class Trainer:
         seed: int = 0,
         processes: Processes | None = None,
         strategy: str = "none",
-        imitated: Segmenter | None = None,
+        warm_start_rule: Segmenter | None = None,
     ) -> None:
         self.processes = Processes() if processes is None else processes
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
@@ -115,8 +115,10 @@ class Trainer:
             part=self.processes.part,
             precision=PRECISIONS[options.precision],
             keep_batch=options.policy_epochs > 1,
-            imitated=imitated,
+            warm_start_rule=warm_start_rule,
         )
+        if warm_start_rule is not None and not options.warm_start_bytes:
+            raise ValueError("warm_start_bytes must be above 0 with a warm_start_rule, got 0")
         self.policy, self.actor = self.step.policy, self.step.actor
         source = env.source.source if isinstance(env.source, RepeatedSource) else env.source
         self.language = source if isinstance(source, Language) else None
@@ -152,7 +154,7 @@ class Trainer:
 
     @property
     def warming(self) -> bool:
-        """Whether boundaries are still drawn at random."""
+        """Whether boundaries are still drawn at random or by the ``warm_start_rule``."""
         return self.bytes_done < self.options.warm_start_bytes
 
     @property

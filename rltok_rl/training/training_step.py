@@ -35,7 +35,7 @@ from rltok_rl.objectives.policy_loss import advantages_of
 from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.utils import check_count
 
-IMITATION = 0.3
+IMITATION_WEIGHT = 0.3
 """Weight of the loss by which a policy imitates a rule; the only value that was tried."""
 _MEANS_OVER_STEPS = (LanguageModelLoss, EarlyExitLoss, SecondLevelLoss, SegmenterLoss)
 
@@ -55,8 +55,8 @@ class TrainingStep(nn.Module):
         part: rank and world size; all ranks together draw the batch that one process would draw.
         precision: dtype of matrix products under autocast, also of local flips; default: the model's own.
         keep_batch: keep the batch with its advantages in ``batch``, for :meth:`policy_epoch`.
-        imitated: a rule that draws the boundaries of a warm start, in which the policy learns to draw the same ones;
-            None draws at random.
+        warm_start_rule: a segmenter without losses and random numbers that draws the boundaries of a warm start; the
+            policy imitates it (behaviour cloning). None draws at random.
 
     Example:
         >>> from rltok_rl.envs import ByteBoundaryEnv
@@ -72,7 +72,7 @@ class TrainingStep(nn.Module):
     env: Any
     actor: Any
     policy: LearnedBoundaryActor
-    imitated: SegmenterActor | None
+    warm_start_rule: SegmenterActor | None
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class TrainingStep(nn.Module):
         part: tuple[int, int] = (0, 1),
         precision: torch.dtype | None = None,
         keep_batch: bool = False,
-        imitated: Segmenter | None = None,
+        warm_start_rule: Segmenter | None = None,
     ) -> None:
         super().__init__()
         check_rewards(env, loss)
@@ -96,12 +96,11 @@ class TrainingStep(nn.Module):
             object.__setattr__(self, name, value)
         self.generator, self.part, self.precision, self.keep_batch = generator, part, precision, keep_batch
         self.batch: list[TensorDictBase] = []
-        object.__setattr__(self, "imitated", None if imitated is None else SegmenterActor(imitated))
-        if imitated is not None and (self.off_policy or actor is not None):
-            raise ValueError(
-                f"imitated must be left out unless the model's policy learns from its own decisions, got "
-                f"{type(imitated).__name__}"
-            )
+        object.__setattr__(
+            self, "warm_start_rule", None if warm_start_rule is None else SegmenterActor(warm_start_rule)
+        )
+        if warm_start_rule is not None:
+            _check_rule(warm_start_rule, alone=actor is None and not self.off_policy)
         for module in loss.modules():
             if isinstance(module, LocalFlips):  # passes of at most a rollout's rows, which round as a rollout does
                 module.rows_per_pass = min(module.rows_per_pass or env.num_rows, env.num_rows)
@@ -133,8 +132,8 @@ class TrainingStep(nn.Module):
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
 
-        A warm start draws the boundaries at random, and the policy learns only if its term is off-policy; or by the
-        rule that the policy imitates.
+        In a warm start, boundaries are random and the policy learns only if its term is off-policy; with a
+        ``warm_start_rule`` the rule draws them and the policy imitates it.
         """
         self._begin()
         rollout, rates = self._rollout(warm_start)
@@ -144,7 +143,7 @@ class TrainingStep(nn.Module):
         terms = self._prediction_terms if warm_start and not self.off_policy else self.loss.terms
         values: dict[str, list[Tensor]] = {}
         total = torch.stack([self._run_term(name, rollout, values) for name in terms]).sum()
-        if warm_start and self.imitated is not None:
+        if warm_start and self.warm_start_rule is not None:
             total = total + self._imitate(rollout, values)
         return {**rates, **{name: value for name, (value,) in values.items()}, "loss": total}
 
@@ -161,7 +160,7 @@ class TrainingStep(nn.Module):
             for name, value in rates.items():
                 all_rates.setdefault(name, []).append(value)
             losses = [self._run_term(name, rollout, values) for name in self._prediction_terms]
-            if warm_start and self.imitated is not None:
+            if warm_start and self.warm_start_rule is not None:
                 losses.append(self._imitate(rollout, values))
             log_prob = rollout.get("action_log_prob", None)
             on_policy = on_policy and log_prob is not None and log_prob.requires_grad
@@ -217,9 +216,9 @@ class TrainingStep(nn.Module):
         """Draw a rollout [B, T] with gradients; a warm start draws the boundaries at random or by a rule."""
         actor = self.actor
         if warm_start:
-            actor = self.imitated or RandomActor(self.model.config.target_rate)
+            actor = self.warm_start_rule or RandomActor(self.model.config.target_rate)
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.part)
-        if warm_start and (self.off_policy or self.imitated is not None):
+        if warm_start and (self.off_policy or self.warm_start_rule is not None):
             scores = self.policy.get_dist(rollout)
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
@@ -251,9 +250,8 @@ class TrainingStep(nn.Module):
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _imitate(self, rollout: TensorDictBase, values: dict[str, list[Tensor]]) -> Tensor:
-        """The weighted distance of the policy from the rule's decisions, which is ``loss_imitation`` in ``values``."""
-        forced = rollout["forced"].bool().view_as(rollout["logits"])
-        loss = IMITATION * imitation_loss(rollout["logits"], rollout["action"], forced=forced)
+        """The weighted imitation loss, which is ``loss_imitation`` in ``values``."""
+        loss = IMITATION_WEIGHT * imitation_loss(rollout["logits"], rollout["action"], forced=rollout["forced"])
         values.setdefault("loss_imitation", []).append(loss.detach())
         return loss
 
@@ -271,6 +269,17 @@ class TrainingStep(nn.Module):
     def _autocast(self) -> torch.autocast:
         device = self.model.embedding.weight.device.type
         return torch.autocast(device, dtype=self.precision or torch.bfloat16, enabled=self.precision is not None)
+
+
+def _check_rule(rule: Segmenter, *, alone: bool) -> None:
+    """Require a rule that a policy can imitate, and no actor or off-policy loss beside it (``alone``)."""
+    if not alone:
+        raise ValueError(f"warm_start_rule must be None with an actor or an off-policy loss, got {type(rule).__name__}")
+    if rule.coefficients or rule.draws_at_random or rule.looks_ahead:
+        raise ValueError(
+            f"warm_start_rule must have no losses, draw nothing at random and read no later bytes, got "
+            f"{type(rule).__name__}"
+        )
 
 
 def check_rewards(env: EnvBase, loss: JointLoss) -> None:

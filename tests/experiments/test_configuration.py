@@ -14,7 +14,7 @@ from rltok_rl.experiments.commands.schema import CONF, choices
 from rltok_rl.experiments.run_config import GROUPS, WHOLE
 from rltok_rl.experiments.runs import run
 from rltok_rl.experiments.runs.build import make_advantages, make_trainer
-from rltok_rl.experiments.runs.segmenters import IMITATED
+from rltok_rl.experiments.runs.segmenters import WARM_START_RULES
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.texts import read_texts
 
@@ -129,10 +129,12 @@ def test_options_reach_the_objects_that_they_name():
 
 def test_a_rule_draws_the_boundaries_that_the_policy_imitates():
     trainer = trainer_of("actor.warm_start_rule=third-letter", "actor.warm_start_bytes=100")
-    rule = trainer.step.imitated.segmenter
+    rule = trainer.step.warm_start_rule.segmenter
     assert isinstance(rule, SpaceByte) and rule.offset == 3 and "loss_imitation" in trainer.update()
-    for rule in IMITATED:
-        assert trainer_of(f"actor.warm_start_rule={rule}", "actor.warm_start_bytes=100").step.imitated is not None
+    for rule in WARM_START_RULES:
+        assert (
+            trainer_of(f"actor.warm_start_rule={rule}", "actor.warm_start_bytes=100").step.warm_start_rule is not None
+        )
 
 
 def test_an_entropy_bonus_adds_its_weighted_loss_to_every_objective():
@@ -161,7 +163,12 @@ NOT_TRAINED = [
     ),
     (
         "actor.warm_start_rule=uniform actor.warm_start_bytes=100 loss=ppo",
-        "actor.warm_start_rule belongs to reinforce, got loss.objective='ppo'",
+        "actor.warm_start_rule needs loss.objective='reinforce', got 'ppo'",
+    ),
+    (
+        "actor.warm_start_rule=uniform actor.warm_start_bytes=100 actor.rates=[0.1,0.3] "
+        "model.overrides.rate_embedding=true",
+        "actor.warm_start_rule must be null with actor.rates",
     ),
     ("estimator.name=td", "estimator.name must be one of"),
     ("baseline.name=mean", "baseline.name must be one of"),

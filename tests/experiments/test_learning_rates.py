@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rltok_rl.experiments.commands import report
+from rltok_rl.experiments.commands.overrides import read_command_line
 from rltok_rl.experiments.compare import train_systems
 from rltok_rl.experiments.compare.systems import system_config
 from rltok_rl.experiments.reports import learning_rates_page
@@ -19,8 +20,9 @@ from .results import copy_run, rewrite
 LOSSES = {
     "uniform": {0.0025: 2.32, 0.005: 2.3, 0.01: 2.29},
     "spacebyte": {0.0025: 2.28, 0.005: 2.25, 0.01: 2.26},
-    "learned": {0.005: 2.27, 0.01: 2.28},
+    "learned": {0.0025: 2.2, 0.005: 2.27, 0.01: 2.28},
 }
+"""The lowest of the policy is off its target, which is why it is not chosen."""
 
 
 @pytest.fixture
@@ -43,13 +45,22 @@ def test_page_shows_every_loss_and_the_best_of_each_system(folder, capsys):
     assert "| system | `optim.lr=0.0025` | `optim.lr=0.005` | `optim.lr=0.01` |" in text
     assert "| uniform | 2.320 (0.210 †) | 2.300 (0.200) | **2.290** (0.200) |" in text
     assert "| spacebyte | 2.280 (0.210) | **2.250** (0.200) | 2.260 (0.200) |" in text, "it has no target rate"
-    assert "| learned | - | **2.270** (0.200) | 2.280 (0.200) |" in text
-    chosen = re.search(r"compare\.learning_rates=\{(.*)\}", text)
+    assert "| learned | 2.200 (0.210 †) | **2.270** (0.200) | 2.280 (0.200) |" in text
+    chosen = re.search(r"`'compare\.learning_rates=\{(.*)\}'`", text)
     assert chosen is not None and set(chosen[1].split(", ")) == {"uniform: 0.01", "spacebyte: 0.005", "learned: 0.005"}
-    edge = re.search(r"At the edge .*: (.*)\.", text)
-    assert edge is not None and set(edge[1].split(", ")) == {"uniform", "learned"}
+    edge = re.search(r"the smallest or the largest value tried.*: (.*)\.", text)
+    assert edge is not None and edge[1] == "uniform"
     content = json.loads((folder / "compare-lr.json").read_text())
     assert learning_rates_page.learning_rates_page(content) == text, "the page needs nothing but its JSON"
+
+
+def test_a_system_that_is_always_off_its_target_has_a_choice_too(folder):
+    for lr in LOSSES["learned"]:
+        rewrite(folder / str(lr) / "learned" / "evaluation.json", rate=0.21)
+    (folder / "0.01" / "spacebyte").rename(folder / "0.01" / "once")
+    text = learning_rates_page.write_learning_rates_page(folder).read_text()
+    assert "| learned | **2.200** (0.210 †) | 2.270 (0.210 †) | 2.280 (0.210 †) |" in text
+    assert "| once | - | - | **2.260** (0.200) |" in text
 
 
 def test_seeds_are_no_learning_rates(folder):
@@ -68,6 +79,21 @@ def test_systems_train_with_their_own_learning_rates(tmp_path):
     for system, lr in systems.items():
         assert system_config(config, system).optim.lr == lr
         assert system_config(config, system).compare.learning_rates == {}
+
+
+def test_a_variant_with_its_own_learning_rate_gets_no_other(tmp_path):
+    config = configured(*COMPARE, f"out={tmp_path}")
+    config.compare.variants, config.compare.learning_rates = {"slow": {"optim": {"lr": 0.001}}}, {"slow": 0.002}
+    with pytest.raises(ValueError, match="must leave 'slow' out, whose variant has optim.lr=0.001, got 0.002"):
+        system_config(config, "slow")
+
+
+def test_three_learning_rates_have_three_folders():
+    line = read_command_line("train", ["--multirun", "experiment=compare-lr", "data.source=x"])
+    runs = [(config.seed, config.optim.lr, config.out) for config in line.configs]
+    assert runs == [(5, lr, f"runs/compare-lr/{lr}") for lr in (0.0025, 0.005, 0.01)]
+    line = read_command_line("train", ["experiment=compare-lr", "data.source=x", "compare.learning_rates.hnet=1e-3"])
+    assert line.configs[0].compare.learning_rates == {"hnet": 0.001}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from rltok_rl.experiments.compare import train_systems
+from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.studies import no_spaces
 from rltok_rl.experiments.studies.no_spaces import TOLERANCES, without_spaces, word_end_matches
+from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.evaluation import read_text
 from rltok_rl.models import UNet, preset
@@ -47,8 +49,6 @@ def test_file_keeps_the_first_documents_of_each_book(books, tmp_path, capsys):
 def test_boundaries_at_all_word_ends_match_all_of_them():
     text, ends = without_spaces(WORDS.encode() * 2)
     reading = read_text(UNet(preset("tiny")), text, context=32)
-    first = torch.zeros(len(ends), dtype=torch.bool)
-    first[reading.at[reading.forced]] = True
     reading.boundaries.copy_(ends[reading.at])
     assert [f1 for f1, _ in word_end_matches(reading, ends)] == [1.0] * len(TOLERANCES)
     reading.boundaries.copy_(ends.roll(1)[reading.at])
@@ -60,12 +60,16 @@ def test_systems_are_compared_with_the_words_of_held_out_books(books, tmp_path, 
     out = tmp_path / "no-spaces.jsonl"
     no_spaces.main([f"source={books}", f"out={out}"])
     monkeypatch.setattr(train_systems, "write_report", lambda folder: folder / "report.md")
-    options = [f"data.source={out}", "data.split_by=book", "data.held_out=0.3", "data.min_bytes=2"]
+    options = [f"data.source={out}", "data.split_by=book", "data.held_out=0.3", "data.min_bytes=192"]
     folder = tmp_path / "compared"
     config = configured(*COMPARE, *options, "compare.systems=[uniform,spacebyte]", "data.cache=null", f"out={folder}")
     train_systems.run(config, "the command")
     capsys.readouterr()
-    no_spaces.main([f"scored={folder}", "windows=16"])
+    texts, ends = no_spaces.held_out_words(read_run(folder / "uniform"), trust_data=False)
+    assert texts == list(read_texts(config.data).held_out.documents()) and 0 < len(texts) < 5
+    words = [json.loads(line)["with_spaces"].split() for line in out.read_text().splitlines()]
+    assert int(ends.sum()) == sum(len(each) for each in words if "".join(each).encode() in texts)
+    no_spaces.main([f"comparison={folder}", "windows=16"])
     header, _, *rows = capsys.readouterr().out.strip().splitlines()
     assert header.startswith("| system | boundaries per byte | F1 within 0 bytes (chance) |")
     found = {cells[1].strip(): cells[2:-1] for cells in (row.split("|") for row in rows)}
@@ -79,7 +83,7 @@ def test_systems_are_compared_with_the_words_of_held_out_books(books, tmp_path, 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [([], "one of source and scored"), (["source=x", "scored=y"], "one of source"), (["windows=0"], "windows")],
+    [([], "one of source and comparison"), (["source=x", "comparison=y"], "one of source"), (["windows=0"], "windows")],
 )
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):

@@ -444,8 +444,10 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         logits.where(boundaries.bool(), -logits)
     ).where(torch.tensor(True) if forced is None else ~forced, 0.0),
     "policy.imitation_loss": lambda logits, boundaries, forced: mean_of(
-        F.binary_cross_entropy_with_logits(logits, boundaries.to(logits.dtype), reduction="none"),
-        None if forced is None else ~forced,
+        F.binary_cross_entropy_with_logits(logits, boundaries.to(logits.dtype), reduction="none").where(
+            torch.tensor(True) if forced is None else ~forced, 0.0
+        ),
+        None,
     ),
     "policy.boundary_entropy": lambda logits, forced: prediction_entropy(
         torch.stack((logits, torch.zeros_like(logits)), -1)

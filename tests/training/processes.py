@@ -67,7 +67,7 @@ def make(
     rows_per_mean: int | None = None,
     token_width: int | None = None,
     room: float | None = None,
-    imitated: str | None = None,
+    warm_start_rule: str | None = None,
     **options: Any,
 ) -> Trainer:
     """A small trainer of the whole batch, or of the rows of one process; ``options`` are those of the loop."""
@@ -118,8 +118,8 @@ def make(
     total = updates * options.get("micro_batches", 1) * UPDATE
     loop = LoopOptions(**{"total_bytes": total, "clip_norm": 0.05, **options})
     loss = JointLoss(terms, {"policy": 0.5, "bonus": 0.1})
-    rule = None if imitated is None else make_segmenter(imitated, model)
-    trainer = Trainer(model, env, loss, loop, seed=seed, processes=processes, strategy=strategy, imitated=rule)
+    rule = None if warm_start_rule is None else make_segmenter(warm_start_rule, model)
+    trainer = Trainer(model, env, loss, loop, seed=seed, processes=processes, strategy=strategy, warm_start_rule=rule)
     recompute_layers(model, recompute)
     return trainer
 

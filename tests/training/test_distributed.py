@@ -30,7 +30,12 @@ CASES = {
     "flips on a budget": {"estimator": "budgeted_flips"},
     "control variate, one rate": {"estimator": "control_variate", "rates": (0.2, 0.2)},
     "epochs": {"ppo": True, "policy_epochs": 3, "warm_start_bytes": UPDATE},
-    "imitation, micro-batches": {"imitated": "spacebyte", "warm_start_bytes": 2 * UPDATE, "micro_batches": 2},
+    "imitation, micro-batches": {
+        "warm_start_rule": "spacebyte",
+        "warm_start_bytes": 2 * UPDATE,
+        "micro_batches": 2,
+        "short": True,
+    },
     "rates, micro-batches": {"rates": (0.1, 0.6), "short": True, "ppo": True, "policy_epochs": 2, "micro_batches": 2},
     "less memory": {"recompute": "layers", "chunk": 7, "micro_batches": 2},
     "wide tokens": {"token_width": 24},

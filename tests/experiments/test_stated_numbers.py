@@ -16,7 +16,7 @@ from .results import RESULTS
 ROOT = Path(__file__).resolve().parents[2]
 README, COMPARE, CLAIMS = ROOT / "README.md", ROOT / "docs/results/compare.md", ROOT / "docs/claims.md"
 
-MAIN = ("third-letter", "hnet", "spacebyte", "fast", "ours", "uniform")
+MAIN = ("imitation", "third-letter", "hnet", "spacebyte", "fast", "ours", "uniform")
 """Systems of the main table with three seeds that pages state."""
 SYSTEMS = {
     **{f"main {name}": (("compare-main", name),) for name in MAIN},
@@ -52,6 +52,8 @@ DIFFERENCES = [
     ("ours", "spacebyte", COMPARE),
     *((f"main {name}", "main uniform", page) for name in MAIN[:-1] for page in (README, COMPARE)),
     ("main fast", "main third-letter", README),
+    ("main imitation", "main third-letter", COMPARE),
+    *((name, "main imitation", COMPARE) for name in ("main spacebyte", "main fast")),
     *(("main spacebyte", "main third-letter", page) for page in (COMPARE, CLAIMS)),
     *(("main fast", f"main {name}", COMPARE) for name in ("ours", "spacebyte")),
     ("main hnet", "main spacebyte", COMPARE),

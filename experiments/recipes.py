@@ -102,6 +102,13 @@ def read_whole(path: Path) -> tuple[dict[str, Any], list[str]]:
     return options, list(chosen)
 
 
+def read_choice(group: str, name: str) -> dict[str, Any]:
+    """Return the options that the file of a choice sets, such as ``third-letter`` of ``segmenter``."""
+    options: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / group / f"{name}.yaml"))
+    options.pop("defaults", None)
+    return dict(options)
+
+
 def _sources(text: str) -> dict[str, str]:
     """Return the comment behind every option and every choice of a group."""
     sources, parents = {}, [""]

@@ -8,11 +8,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from omegaconf import OmegaConf
 from rltok_rl.experiments.run_config import DataConfig
 from torch import Tensor
 
@@ -35,6 +37,7 @@ from rltok_rl.data.languages.suite_tasks import switched_source
 from rltok_rl.data.prepare import fingerprint
 from rltok_rl.data.windows import WindowSource
 from rltok_rl.ranges import check_number
+from rltok_rl.text import ids_to_bytes
 from rltok_rl.utils import check_options
 
 BUILT_IN = {"python-code": local_code, "python-docs": local_prose}
@@ -46,6 +49,7 @@ LANGUAGES: dict[str, Callable[..., Language]] = {
 }
 """Generated texts; tasks have the option ``grade``, and ``switch`` the bytes ``after`` which it changes."""
 ORDERS = ("random", "epochs")
+_WINDOW_SEED = 0x6A7564  # of the held-out windows of an endless language
 _SHOWN = 2_000_000_000
 """Bytes of a cache whose hashes take seconds."""
 _BOOK = "book"
@@ -116,6 +120,22 @@ def read_texts(data: DataConfig, *, seed: int = 0, marks: int = 0, verify: bool 
         train = OrderedSource(parts.train, length=length, seed=seed, shared=1 - marks)
     groups = parts.held_out.keys() if parts.by == "group" else None
     return Texts(train, parts.held_out, None, f"{parts}{dropped}", hashlib.sha256(content).hexdigest(), groups)
+
+
+def held_out_texts(texts: Texts, windows: int, length: int) -> list[bytes]:
+    """Return held-out documents; for an endless language, fresh windows of ``length`` bytes."""
+    held = texts.held_out
+    if isinstance(held, DocumentSource):
+        return list(held.documents())
+    drawn = held.draw(windows, length, torch.Generator().manual_seed(_WINDOW_SEED))
+    return [ids_to_bytes(row) for row in drawn.byte_ids]
+
+
+def data_config(config: Mapping[str, Any]) -> DataConfig:
+    """Return the options of a run's text, from the content of its ``config.yaml``."""
+    options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), config["data"]))
+    assert isinstance(options, DataConfig)
+    return options
 
 
 def read_run_texts(data: DataConfig, trust_data: bool) -> Texts:

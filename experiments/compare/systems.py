@@ -13,7 +13,15 @@ from omegaconf.errors import OmegaConfBaseException
 from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.schema import CONF, choices
-from rltok_rl.experiments.recipes import MODEL, RECIPES, covers, follow_policy, read_whole, recipe_settings
+from rltok_rl.experiments.recipes import (
+    MODEL,
+    RECIPES,
+    covers,
+    follow_policy,
+    read_choice,
+    read_whole,
+    recipe_settings,
+)
 from rltok_rl.experiments.run_config import CompareConfig, SegmenterConfig, TrainConfig
 from rltok_rl.experiments.runs.build import loop_options, make_loss, model_config
 from rltok_rl.experiments.runs.segmenters import (
@@ -64,10 +72,7 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
     names, variant = system_names(by_name), by_name.get(system)
     if system not in names:
         raise ValueError(f"compare.systems must be among {names}, got {system!r}{nearest(system, names)}")
-    file: Any = OmegaConf.to_container(
-        OmegaConf.load(CONF / "segmenter" / f"{system if variant is None else 'learned'}.yaml")
-    )
-    file.pop("defaults", None)
+    file = read_choice("segmenter", system if variant is None else "learned")
     for where, held in ((f"options.{system}", config.compare.options.get(system, {})), (f"variants.{system}", variant)):
         if held is not None and not isinstance(held, Mapping):
             raise ValueError(f"compare.{where} must hold options by name, got {held!r}")

@@ -32,14 +32,12 @@ from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.revision import pinned_revision
 from rltok_rl.experiments.runs.run import run as run_training
 from rltok_rl.experiments.runs.segmenters import configured_rate, rows_per_text
-from rltok_rl.experiments.texts import Texts, read_texts
+from rltok_rl.experiments.texts import held_out_texts, read_texts
 
-from rltok_rl.data import DocumentSource
 from rltok_rl.data.disk import claim_folder, replace_text
 from rltok_rl.evaluation import Reading, document_nats, group_documents, read_text, summarise
 from rltok_rl.models import UNet
 from rltok_rl.ranges import check_fields
-from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.progress import clock
 from rltok_rl.training.signals import StopRequest
 from rltok_rl.utils import keep_memory
@@ -162,15 +160,6 @@ def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
         "counts": counts.tolist(),
         "nats": nats.tolist(),
     }
-
-
-def held_out_texts(texts: Texts, windows: int, length: int) -> list[bytes]:
-    """Return held-out documents; for an endless language, fresh windows of ``length`` bytes."""
-    held = texts.held_out
-    if isinstance(held, DocumentSource):
-        return list(held.documents())
-    drawn = held.draw(windows, length, torch.Generator().manual_seed(_SEED))
-    return [ids_to_bytes(row) for row in drawn.byte_ids]
 
 
 def _check_common(config: TrainConfig) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import (
     SEGMENTERS,
     Segmenter,
@@ -21,7 +20,7 @@ from rltok_rl.agents.segmenters.hnet import HNetSegmenter
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
 from rltok_rl.agents.segmenters.tokenizers import PreTokenizer
-from rltok_rl.experiments.recipes import FOLDER
+from rltok_rl.experiments.recipes import read_choice
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.bpe_training import (
     NUM_BYTES,
@@ -136,7 +135,7 @@ def rule_segmenter(choice: str, model: UNet, **options: Any) -> Segmenter:
     """Build one of the choices of ``segmenter`` that need no training, with further options."""
     if choice not in UNTRAINED:
         raise ValueError(f"choice must be one of {list(UNTRAINED)}, got {choice!r}{did_you_mean(choice, UNTRAINED)}")
-    file: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "segmenter" / f"{choice}.yaml"))
+    file = read_choice("segmenter", choice)
     return make_segmenter(file["name"], model, **{**file.get("options", {}), **options})
 
 

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rltok_rl.experiments.run_config import DataConfig
-from rltok_rl.experiments.runs.folder import RunFolder
 
 T = TypeVar("T")
 
@@ -39,13 +37,6 @@ def check_choices(options: Any, **allowed: Iterable[str]) -> None:
         values, words = getattr(options, name), list(words)
         if not values or set(values) - set(words):
             raise ValueError(f"{name} must be among {words}, got {values}")
-
-
-def data_config(run: RunFolder) -> DataConfig:
-    """Return the options of a run's text."""
-    options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), run.config["data"]))
-    assert isinstance(options, DataConfig)
-    return options
 
 
 class StepLines:

@@ -21,8 +21,8 @@ from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.systems_page import evaluated_systems
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
-from rltok_rl.experiments.studies.common import check_minimums, data_config, read_options
-from rltok_rl.experiments.texts import read_run_texts
+from rltok_rl.experiments.studies.common import check_minimums, read_options
+from rltok_rl.experiments.texts import data_config, read_run_texts
 from torch import Tensor
 
 from rltok_rl.data import DocumentSource
@@ -91,7 +91,7 @@ def word_end_matches(reading: Reading, ends: Tensor) -> list[tuple[float, float]
 
 def held_out_words(run: RunFolder, *, trust_data: bool) -> tuple[list[bytes], Tensor]:
     """Return a run's held-out documents and, by byte of the joined documents, whether it ends a word."""
-    data = data_config(run)
+    data = data_config(run.config)
     held_out = read_run_texts(data, trust_data).held_out
     assert isinstance(held_out, DocumentSource)
     known = dict(without_spaces(text) for text in read_documents(data.source, COLUMN))

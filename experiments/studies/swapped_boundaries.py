@@ -14,13 +14,12 @@ from pathlib import Path
 
 import torch
 from rltok_rl.agents.segmenters import load_segmenter
-from rltok_rl.experiments.compare.train_systems import held_out_texts
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.systems_page import evaluated_systems
 from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.runs.segmenters import UNTRAINED, rule_segmenter
-from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, data_config, read_options
-from rltok_rl.experiments.texts import read_run_texts
+from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, read_options
+from rltok_rl.experiments.texts import data_config, held_out_texts, read_run_texts
 
 from rltok_rl.evaluation import read_text, summarise
 from rltok_rl.models import UNet
@@ -54,7 +53,7 @@ def bits_with(
     if trained_with is not None and trained_with.coefficients:
         return None
     run = read_run(folder)
-    data = data_config(run)
+    data = data_config(run.config)
     held = held_out_texts(read_run_texts(data, trust_data), windows, data.num_steps + 1)
     bits = []
     for rule, offset in columns:

@@ -98,7 +98,7 @@ class Trainer:
     ) -> None:
         self.processes = Processes() if processes is None else processes
         self.segmenter = actor.segmenter if isinstance(actor, SegmenterActor) else None
-        check_parallel(model, loss, self.segmenter, strategy, self.processes)
+        check_parallel(model, loss, self.segmenter or warm_start_rule, strategy, self.processes)
         self._flops = UpdateFlops.of(
             model, loss, self.segmenter, reference=env.has_reference, policy_epochs=options.policy_epochs
         )

@@ -35,7 +35,9 @@ def check_parallel(
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {list(STRATEGIES)}, got {strategy!r}")
     if strategy == "fsdp" and segmenter is not None:
-        raise ValueError("strategy must be 'none' or 'ddp' with a segmenter, which is not sharded, got 'fsdp'")
+        raise ValueError(
+            "strategy must be 'none' or 'ddp' with a segmenter, which is not sharded, or a warm_start_rule, got 'fsdp'"
+        )
     if processes.group is None:
         return
     if strategy == "none":

@@ -246,7 +246,7 @@ def test_systems_of_every_comparison_can_be_trained():
             check_system(changed, name)
         if file.stem == "compare-main":
             controls = {name: changed.rate for name, changed in systems.items() if learned(changed)}
-            assert len(systems) == 14 and len(controls) == 7 and "released" in controls
+            assert len(systems) == 16 and len(controls) == 8 and "released" in controls
             assert {(rate.control, rate.coefficient, rate.options["integral"]) for rate in controls.values()} == {
                 ("pi", 0.1, 0.01)
             }

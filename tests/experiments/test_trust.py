@@ -278,7 +278,6 @@ def test_configurations_are_read_in_one_place():
     assert used("OmegaConf.load") == {
         "rltok_rl.foreign",
         "rltok_rl.experiments.commands.run_checks",  # of the package
-        "rltok_rl.experiments.compare.systems",  # of the package
         "rltok_rl.experiments.recipes",  # of the package
     }
     # Whoever adds a caller here: estimators, baselines and segmenters of such a configuration must not be made.

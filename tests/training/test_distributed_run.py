@@ -288,7 +288,10 @@ def test_statistics_of_one_rank_and_parts_that_are_not_sharded_are_refused():
         ((loss, None, "ddp"), "process_group of ReturnEstimator in term 'policy' must be that of the processes"),
         ((alone, None, "ddp"), "process_group of LanguageModelLoss in term 'language_model' must be that of"),
         ((critic, None, "fsdp"), "must be 'ddp' with a critic, which is not sharded"),
-        ((loss, model, "fsdp"), "must be 'none' or 'ddp' with a segmenter, which is not sharded, got 'fsdp'"),
+        (
+            (loss, model, "fsdp"),
+            "must be 'none' or 'ddp' with a segmenter, which is not sharded, or a warm_start_rule, got 'fsdp'",
+        ),
         ((loss, None, "none"), "strategy must be 'ddp' or 'fsdp' with 2 processes, got 'none'"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -18,7 +18,7 @@ from rltok_rl.experiments.commands.parsers import Parser, command
 from rltok_rl.experiments.reports.comparison import runs_below, write_comparison
 from rltok_rl.experiments.reports.learning_rates_page import has_learning_rates, write_learning_rates_page
 from rltok_rl.experiments.reports.run_report import has_page, write_report
-from rltok_rl.experiments.reports.seeds_page import seed_folders, write_seeds_page
+from rltok_rl.experiments.reports.seeds_page import comparisons, write_seeds_page
 from rltok_rl.experiments.reports.systems_page import is_comparison, write_page
 
 from rltok_rl.utils import printable
@@ -43,7 +43,7 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
                 _say(write_page(folder, formats=formats))
             elif folder.is_dir() and has_learning_rates(folder):
                 _say(write_learning_rates_page(folder, formats=formats))
-            elif folder.is_dir() and seed_folders(folder):
+            elif folder.is_dir() and comparisons(folder):
                 _say(write_seeds_page(folder, formats=formats))
             elif folder.is_dir() and (runs := runs_below(folder)):
                 _say(write_comparison(runs, folder, formats=formats, each=options.each))

@@ -83,14 +83,13 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
         "out": str(Path(config.out) / system),
         "resume": True,
     }
-    if system in config.compare.learning_rates and "lr" in dict((variant or {}).get("optim", {})):
-        raise ValueError(
-            f"compare.learning_rates must leave {system!r} out, whose variant has optim.lr="
-            f"{dict(variant or {})['optim']['lr']}, got {config.compare.learning_rates[system]}"
-        )
     with_variant = config if variant is None else _with_variant(config, system, variant)
-    lr = config.compare.learning_rates.get(system, with_variant.optim.lr)
-    optim = replace(with_variant.optim, total_flops=budget(config), lr=lr)
+    own, lr = with_variant.optim.lr, config.compare.learning_rates.get(system)
+    if lr is not None and "optim.lr" in _leaves(variant or {}):
+        raise ValueError(
+            f"compare.learning_rates must leave {system!r} out, whose variant has optim.lr={own}, got {lr}"
+        )
+    optim = replace(with_variant.optim, total_flops=budget(config), lr=own if lr is None else lr)
     return replace(with_variant, **changed, optim=optim)
 
 

@@ -18,7 +18,8 @@ import pandas as pd
 from rltok_rl.experiments.reports.markdown import bullets, code, markdown, with_error
 from rltok_rl.experiments.reports.provenance import provenance, provenance_notes
 from rltok_rl.experiments.reports.seed_table import OFF
-from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
+from rltok_rl.experiments.reports.seeds_page import comparisons
+from rltok_rl.experiments.reports.systems_page import evaluated_systems, system_rows
 from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, off_target
 from rltok_rl.experiments.runs.folder import read_run
 
@@ -34,7 +35,7 @@ _TITLE = "bits per byte on held-out text: lower is better"
 
 def has_learning_rates(folder: Path) -> bool:
     """Whether a folder holds comparisons that train a system and seed with several peak learning rates."""
-    runs = [read_run(path / name) for path in _comparisons(folder) for name in evaluated_systems(path)]
+    runs = [read_run(path / name) for path in comparisons(folder) for name in evaluated_systems(path)]
     trained = {(run.path.name, run.option("seed"), run.option("optim.lr")) for run in runs}
     return len(trained) > len({key[:2] for key in trained})
 
@@ -42,7 +43,7 @@ def has_learning_rates(folder: Path) -> bool:
 def write_learning_rates_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
     """Write ``compare-lr.md``, ``compare-lr.json``, and the figure in ``formats``."""
     rows, commands = [], set()
-    for path in _comparisons(folder):
+    for path in comparisons(folder):
         runs = {name: read_run(path / name) for name in evaluated_systems(path)}
         for row, run in zip(system_rows(runs), runs.values(), strict=True):
             lr = float(run.option("optim.lr"))
@@ -103,10 +104,6 @@ def learning_rates_page(content: Mapping[str, Any]) -> str:
         f"![Bits per byte over the peak learning rate]({FIGURE})",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _comparisons(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.is_dir() and is_comparison(path)]
 
 
 def _cell(table: pd.DataFrame, system: str, lr: float, *, bold: bool) -> str:

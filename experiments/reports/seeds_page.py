@@ -53,8 +53,8 @@ _METHOD = ("actor", "estimator", "baseline", "loss", "rate", "optim")
 _FIELD = "model.overrides."
 
 
-def seed_folders(folder: Path) -> list[Path]:
-    """Return the comparisons in a folder, one per seed."""
+def comparisons(folder: Path) -> list[Path]:
+    """Return the comparisons in a folder, such as one per seed."""
     return [path for path in sorted(folder.iterdir()) if path.is_dir() and is_comparison(path)]
 
 
@@ -63,7 +63,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
     runs: dict[str, RunFolder] = {}
     of_last_seed: dict[str, RunFolder] = {}
     systems: dict[str, dict[int, dict[str, Any]]] = {}
-    for path in seed_folders(folder):
+    for path in comparisons(folder):
         folders = {name: read_run(path / name) for name in evaluated_systems(path)}
         for row, run in zip(system_rows(folders), folders.values(), strict=True):
             name, seed = row["system"], row["seed"]
@@ -157,8 +157,8 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         + (f"no {unit} is on both sides of the split." if data["split_by"] else "split by single documents."),
         "Bits per byte: mean ± standard deviation over seeds. Bold: not distinguishable from the best by a paired test "
         "over seeds (95 %), if total FLOPs differ by at most 2 % and all targets are equal. Systems with one seed, "
-        "with two where others have three, or with a seed "
-        f"more than {100 * COMPARED_TOLERANCE:g} % off its target, are never bold and never the best.",
+        f"with two where others have three, or with a seed more than {100 * COMPARED_TOLERANCE:g} % off its "
+        "target, are never bold and never the best.",
         *rate_notes(content),
         f"Differences to {reference} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",

@@ -108,9 +108,12 @@ def held_out_words(run: RunFolder, *, trust_data: bool) -> tuple[list[bytes], Te
 def word_end_table(folder: Path, windows: int, *, trust_data: bool) -> str:
     """Return a Markdown table of F1 against word ends, for the systems of a comparison."""
     rows: list[list[str]] = []
-    for system in evaluated_systems(folder):
-        run = read_run(folder / system)
-        texts, ends = held_out_words(run, trust_data=trust_data)
+    systems = evaluated_systems(folder)
+    if not systems:
+        raise ValueError(f"comparison must hold evaluated systems, got {str(folder)!r}")
+    run = read_run(folder / systems[0])  # all systems of a comparison have its text
+    texts, ends = held_out_words(run, trust_data=trust_data)
+    for system in systems:
         model = UNet.from_pretrained(folder / system / "model")
         reading = read_text(
             model,

@@ -1,19 +1,18 @@
 """Published packages on the same bytes: MEGABYTE, BLT and H-Net's dynamic chunking.
 
 They are other models with about as many parameters: the comparison is of the cost of a step on [B, T] bytes. All run
-uncompiled, in float32 on a CPU and in bfloat16 on a GPU (``pip install MEGABYTE-pytorch h-net-dynamic-chunking
-transformers``).
+uncompiled, each in its faster precision (``pip install MEGABYTE-pytorch h-net-dynamic-chunking transformers``).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from rltok_rl.experiments.bench.step import NUM_BYTES, NUM_ROWS, PRESET, SIZE, Mode, our_trainer
-from rltok_rl.experiments.bench.timing import BenchRow, compare
+from rltok_rl.experiments.bench.step import NUM_BYTES, NUM_ROWS, PAIRS, PRESET, SIZE, Mode, modes, our_trainer
+from rltok_rl.experiments.bench.timing import BenchRow, compare, seconds
 from torch import Tensor, nn
 
 from rltok_rl.functional.policy import boundary_logits
@@ -27,9 +26,10 @@ RATE = 0.2
 def peers(device: str) -> list[BenchRow]:
     """Steps of published packages on as many bytes, and H-Net's chunker; packages that are missing are skipped."""
     torch.manual_seed(0)
-    mode = Mode("bfloat16" if device == "cuda" else "float32")
-    trainer = our_trainer(mode, device)
-    ours = sum(p.numel() for p in trainer.model.parameters()) / 1e6
+    precisions = sorted({mode.precision for mode in modes(device)})
+    trainers = {precision: our_trainer(Mode(precision), device) for precision in precisions}
+    ours, our_update = _faster({precision: trainer.update for precision, trainer in trainers.items()})
+    size = _millions(trainers[ours].model)
     rows = []
     for name, make in {"MEGABYTE (MEGABYTE-pytorch)": megabyte, "BLT (transformers)": blt}.items():
         try:
@@ -37,9 +37,9 @@ def peers(device: str) -> list[BenchRow]:
         except ImportError as error:
             print(f"  peers: skipped {name}: {error}", file=sys.stderr, flush=True)
             continue
-        note = f"{ours:.1f} M parameters against {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M; "
-        step, title = _step(model, loss, device), f"step, {PRESET} / {name}, {SIZE}"
-        rows.append(compare("peers", title, trainer.update, step, pairs=3, note=note + mode.precision))
+        theirs, step = _faster({precision: _step(model, loss, device, precision) for precision in precisions})
+        note = f"{size} M parameters in {ours} against {_millions(model)} M in {theirs}"
+        rows.append(compare("peers", f"step, {PRESET} / {name}, {SIZE}", our_update, step, pairs=PAIRS, note=note))
         del model, loss, step
     try:
         chunkers = chunker(device)
@@ -50,13 +50,25 @@ def peers(device: str) -> list[BenchRow]:
     return [*rows, compare("peers", name, *chunkers, pairs=5)]
 
 
-def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str) -> Callable[[], None]:
+def _millions(model: nn.Module) -> str:
+    """Parameters in millions."""
+    return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}"
+
+
+def _faster(steps: Mapping[str, Callable[[], object]]) -> tuple[str, Callable[[], object]]:
+    """Return the precision whose second step is faster, and its step; the first one prepares."""
+    for step in steps.values():
+        step()
+    return min(steps.items(), key=lambda item: seconds(item[1]))
+
+
+def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, precision: str) -> Callable[[], None]:
     """One update on random bytes."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
 
     def step() -> None:
         byte_ids = torch.randint(256, (NUM_ROWS, NUM_BYTES), device=device)
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
             value = loss(byte_ids)
         optimizer.zero_grad(set_to_none=True)
         value.backward()

@@ -38,7 +38,7 @@ from rltok_rl.utils import keep_memory
 PRESET, NUM_BYTES, NUM_ROWS = "released-18m", 4096, 1
 """A released size and the paper's windows; the plain step needs 24 GB for two rows."""
 SIZE = f"T={NUM_BYTES}, B={NUM_ROWS}"
-PAIRS = 3
+PAIRS = 5
 UPDATES = {"books": (), "recall": (), "pocket": ("data.num_rows=4", "compute.compile=false")}
 """Experiments whose updates are timed, and options of each."""
 

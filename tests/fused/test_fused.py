@@ -178,11 +178,40 @@ def test_exponentials_to_the_last_digits():
     """Soft caps and softmax over all magnitudes: an identity projection turns states into logits."""
     x = torch.randn(4096, 8) * 10.0 ** torch.linspace(-6, 2.5, 4096)[:, None]
     targets = torch.zeros(len(x), dtype=torch.int64)
-    for cap in (None, 30.0):
+    for cap in (None, 30.0, 60.0, 200.0):
         logits = x.double() if cap is None else soft_cap(x.double(), cap)
         ours = fused.head_log_prob(x, torch.eye(8), targets, cap).double()
         theirs = byte_log_prob(logits, targets)
         assert ((ours - theirs).abs() <= 4e-7 * (1 + logits.abs().amax(-1))).all()
+
+
+@each(size=[(1, 1, 1), (5, 3, 17), (128, 64, 192), (77, 130, 33)], add=[False, True])
+def test_products_of_rows_that_lie_apart(size, add):
+    from rltok_rl.fused.kernels.arithmetic import multiply, transpose
+
+    n, k, m = size
+    wide_a, wide_b, wide_out = torch.randn(n, k + 3), torch.randn(k, m + 5), torch.randn(n, m + 2)
+    a, b, out, expected = wide_a[:, :k], wide_b[:, 1 : m + 1], wide_out[:, 2:], wide_out.double()
+    expected[:, 2:] = a.double() @ b.double() + (expected[:, 2:] if add else 0)
+    multiply(a.numpy(), b.numpy(), out.numpy(), add)
+    assert (wide_out - expected).abs().max() <= 1e-6 * k
+    turned = torch.ones(k, n)
+    transpose(a.numpy(), turned.numpy(), add)
+    assert torch.equal(turned, a.T + (1 if add else 0))
+
+
+def test_products_without_brgemm():
+    """A torch that shows no ``brgemm`` leaves its products to ``sgemm``."""
+    import numba
+
+    from rltok_rl.fused.kernels import arithmetic
+
+    stand_in = numba.cfunc(numba.types.void(*arithmetic.NUMBERS))(arithmetic.by_sgemm)
+    a, b, out = torch.randn(33, 20), torch.randn(20, 48), torch.randn(33, 40)
+    for add in (False, True):
+        expected = a.double() @ b[:, :40].double() + (out.double() if add else 0)
+        stand_in.ctypes(33, 40, 20, 20, 48, 40, add, a.data_ptr(), b.data_ptr(), out.data_ptr(), False)
+        assert (out - expected).abs().max() <= 2e-5
 
 
 @each(bad=[float("nan"), float("inf")])

@@ -1,7 +1,7 @@
 """Building blocks of kernels: exponentials that vectorise, and matrix products of row blocks.
 
-Products call the ``sgemm`` that torch was built with, one thread each. Matrices are rows in memory [rows, columns];
-``sgemm`` expects columns, so it sees every matrix transposed.
+Products call a function that torch was built with, one thread each: oneDNN's ``brgemm``, or ``sgemm`` where torch does
+not show it. Matrices are rows in memory [rows, columns].
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numba
 import numpy as np
 from numba import types
 
-from rltok_rl.fused.libraries import sgemm_address
+from rltok_rl.fused.kernels import BLOCK
+from rltok_rl.fused.libraries import brgemm_address, sgemm_address
 
 llvmlite.binding.add_symbol("rltok_sgemm", sgemm_address())
 _sgemm: Any = types.ExternalFunction("rltok_sgemm", types.void(*[types.uintp] * 13))
@@ -24,13 +25,16 @@ _OPTIONS: dict[str, Any] = {
     # Sums in any order, so that they vectorise; NaN and infinity stay what they are.
     "fastmath": {"reassoc", "contract", "nsz"},
 }
+NUMBERS = [*[types.int64] * 6, types.boolean, *[types.uintp] * 3, types.boolean]
+"""Types of ``brgemm``'s arguments: m, n, k, three distances of rows, whether to add, three addresses, False."""
+_rows_product: Any = types.ExternalFunction("rltok_rows_product", types.void(*NUMBERS))
 f32 = np.float32
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function when it is first called, and keep the program on disk if possible.
 
-    What a kernel calls must be ``inline``, unless it only moves numbers or calls ``sgemm``: a kernel inside a kernel
+    What a kernel calls must be ``inline``, unless it only moves numbers or calls a product: a kernel inside a kernel
     has two programs that round differently, and which of them runs depends on what this process has compiled.
     """
     try:
@@ -79,35 +83,45 @@ def tanh(x):
     return t / (t + f32(2.0))
 
 
-@kernel
-def product(transposed, m, n, k, a, lda, b, ldb, beta, c, ldc):
-    """Call ``sgemm`` on addresses; ``transposed`` holds 1 for a and 2 for b."""
-    sizes = np.empty(6, np.int32)
-    sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5] = m, n, k, lda, ldb, ldc
-    factors, letters = np.empty(2, np.float32), np.empty(2, np.uint8)
-    factors[0], factors[1] = 1.0, beta
-    letters[0], letters[1] = 84 if transposed & 1 else 78, 84 if transposed & 2 else 78  # T or N
-    at, real, text = sizes.ctypes.data, factors.ctypes.data, letters.ctypes.data
-    _sgemm(text, text + 1, at, at + 4, at + 8, real, a, at + 12, b, at + 16, real + 4, c, at + 20)
-    return sizes[0] + factors[0] + letters[0]  # read after the call: the arrays live until then
+def by_sgemm(m, n, k, lda, ldb, ldc, add, a, b, c, packed):
+    """``brgemm`` of a torch that does not show it: ``sgemm`` expects columns, so it sees every matrix transposed."""
+    sizes, factors, letter = np.empty(6, np.int32), np.ones(2, np.float32), np.empty(1, np.uint8)
+    sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5] = n, m, k, ldb, lda, ldc
+    factors[1], letter[0] = f32(1.0) if add else f32(0.0), 78  # N: as it is
+    at, real, text = sizes.ctypes.data, factors.ctypes.data, letter.ctypes.data
+    _sgemm(text, text, at, at + 4, at + 8, real, b, at + 12, a, at + 16, real + 4, c, at + 20)
+    sizes[0] = letter[0] + np.int32(factors[0])  # read after the call: the arrays live until then
+
+
+_stand_in: Any = None if brgemm_address() else numba.cfunc(types.void(*NUMBERS))(by_sgemm)
+llvmlite.binding.add_symbol("rltok_rows_product", brgemm_address() or _stand_in.address)
 
 
 @kernel
-def times_weight(x, weight, out):
-    """``out = x weight^T``: [n, k], [m, k] to [n, m]."""
-    (n, k), m = x.shape, weight.shape[0]
-    product(1, m, n, k, weight.ctypes.data, k, x.ctypes.data, k, 0.0, out.ctypes.data, m)
+def multiply(a, b, out, add):
+    """``out = a b``, or ``out += a b`` if ``add``: [n, k], [k, m] to [n, m]; rows may lie apart."""
+    (n, k), m = a.shape, b.shape[1]
+    lda, ldb, ldc = a.strides[0] // 4, b.strides[0] // 4, out.strides[0] // 4
+    _rows_product(n, m, k, lda, ldb, ldc, add, a.ctypes.data, b.ctypes.data, out.ctypes.data, False)
 
 
 @kernel
-def times_transposed(grad, weight, out):
-    """``out = grad weight``: [n, m], [m, k] to [n, k]."""
-    (n, m), k = grad.shape, weight.shape[1]
-    product(0, k, n, m, weight.ctypes.data, k, grad.ctypes.data, m, 0.0, out.ctypes.data, k)
+def transpose(x, out, add):
+    """``out = x^T``, or ``out += x^T`` if ``add``: [n, m] to [m, n], so many rows at a time as the cache holds."""
+    n, m = x.shape
+    for a in range(0, n, BLOCK):
+        for j in range(m):
+            if add:
+                for i in range(a, min(a + BLOCK, n)):
+                    out[j, i] += x[i, j]
+            else:
+                for i in range(a, min(a + BLOCK, n)):
+                    out[j, i] = x[i, j]
 
 
 @kernel
-def add_outer(grad, x, out):
-    """``out += grad^T x``: [n, m], [n, k] to [m, k]."""
-    (n, m), k = grad.shape, x.shape[1]
-    product(2, k, m, n, x.ctypes.data, k, grad.ctypes.data, m, 1.0, out.ctypes.data, k)
+def transposed(x):
+    """Return ``x^T``."""
+    out = np.empty((x.shape[1], x.shape[0]), np.float32)
+    transpose(x, out, False)
+    return out

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel, product
+from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel, multiply, transpose
 
 
 @inline
@@ -32,10 +32,10 @@ def _weights(qkv, row, head, t, low, scale, out):
 
 
 @inline
-def _whole_weights(query, key, step, channels, scale, out):
-    """Write all weights [T, T], 0 at later keys; rows of the queries and keys at these addresses are ``step`` apart."""
+def _whole_weights(query, keys, scale, out):
+    """Write all weights [T, T], 0 at later keys, of queries [T, C] and keys [C, T]."""
     length = len(out)
-    product(1, length, length, channels, key, step, query, step, 0.0, out.ctypes.data, length)
+    multiply(query, keys, out, False)
     for t in range(length):
         best, total = out[t, 0], f32(0.0)
         for u in range(t + 1):
@@ -55,16 +55,13 @@ def _whole_weights(query, key, step, channels, scale, out):
 def _whole_part(qkv, out, start, stop):
     """As :func:`band_part`, for a window of at least T."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
-    weights, width = np.empty((length, length), np.float32), heads * channels
+    weights, keys = np.empty((length, length), np.float32), np.empty((channels, length), np.float32)
     scale = f32(1.0) / np.sqrt(f32(channels))
     for row in range(start, stop):
         for head in range(heads):
-            query = qkv.ctypes.data + 4 * (3 * row * length * width + head * channels)
-            key, value = query + 4 * width, query + 8 * width
-            _whole_weights(query, key, 3 * width, channels, scale, weights)
-            at = out.ctypes.data + 4 * (row * length * width + head * channels)
-            product(0, channels, length, length, value, 3 * width, weights.ctypes.data, length, 0.0, at, width)
-            weights[0, 0] = f32(0.0)  # in use until here
+            transpose(qkv[row, :, 1, head], keys, False)
+            _whole_weights(qkv[row, :, 0, head], keys, scale, weights)
+            multiply(weights, qkv[row, :, 2, head], out[row, :, head], False)
 
 
 @inline
@@ -72,29 +69,27 @@ def _whole_part_backward(grad, qkv, grad_qkv, start, stop):
     """As :func:`band_part_backward`, for a window of at least T."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
     weights, slopes = np.empty((length, length), np.float32), np.empty((length, length), np.float32)
-    scale, width = f32(1.0) / np.sqrt(f32(channels)), heads * channels
-    step, w, s = 3 * width, weights.ctypes.data, slopes.ctypes.data
+    turned, columns = np.empty((length, length), np.float32), np.empty((channels, length), np.float32)
+    scale = f32(1.0) / np.sqrt(f32(channels))
     for row in range(start, stop):
         for head in range(heads):
-            place = 4 * (3 * row * length * width + head * channels)
-            query, to = qkv.ctypes.data + place, grad_qkv.ctypes.data + place
-            key, value, above = (
-                query + 4 * width,
-                query + 8 * width,
-                grad.ctypes.data + 4 * (row * length * width + head * channels),
-            )
-            _whole_weights(query, key, step, channels, scale, weights)
-            product(1, length, length, channels, value, step, above, width, 0.0, s, length)
+            query, key, value = qkv[row, :, 0, head], qkv[row, :, 1, head], qkv[row, :, 2, head]
+            above, to = grad[row, :, head], grad_qkv[row]
+            transpose(key, columns, False)
+            _whole_weights(query, columns, scale, weights)
+            transpose(value, columns, False)
+            multiply(above, columns, slopes, False)
             for t in range(length):
                 mean = f32(0.0)
                 for u in range(length):
                     mean += weights[t, u] * slopes[t, u]
                 for u in range(length):
                     slopes[t, u] = weights[t, u] * (slopes[t, u] - mean) * scale
-            product(0, channels, length, length, key, step, s, length, 0.0, to, step)
-            product(2, channels, length, length, query, step, s, length, 0.0, to + 4 * width, step)
-            product(2, channels, length, length, above, width, w, length, 0.0, to + 8 * width, step)
-            weights[0, 0] = slopes[0, 0]  # in use until here
+            multiply(slopes, key, to[:, 0, head], False)
+            transpose(slopes, turned, False)
+            multiply(turned, query, to[:, 1, head], False)
+            transpose(weights, turned, False)
+            multiply(turned, above, to[:, 2, head], False)
 
 
 @kernel

@@ -8,64 +8,73 @@ from __future__ import annotations
 import numpy as np
 
 from rltok_rl.fused.kernels import BLOCK
-from rltok_rl.fused.kernels.arithmetic import add_outer, exp, f32, inline, kernel, tanh, times_transposed, times_weight
+from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel, multiply, tanh, transpose, transposed
+
+MOST = 40.0
+"""Caps up to here need no largest logit: sums of their exponentials are floating-point numbers."""
 
 
 @inline
-def _cap_rows(logits, cap):
-    """``cap tanh(logits / cap)`` in place."""
-    factor = f32(1.0) / cap
-    for i in range(logits.shape[0]):
-        for j in range(logits.shape[1]):
-            logits[i, j] = cap * tanh(logits[i, j] * factor)
+def _cap_row(row, cap):
+    """Cap a row in place, ``cap tanh(logit / cap)``, and return the logarithm of its sum of exponentials."""
+    factor, total = f32(1.0) / cap, f32(0.0)
+    for j in range(len(row)):
+        capped = cap * tanh(row[j] * factor)
+        row[j] = capped
+        total += exp(capped)
+    return np.log(total)
 
 
 @inline
-def _log_sums(logits, sums):
-    """Write the logarithm of each row's sum of exponentials, [n]."""
-    for i in range(logits.shape[0]):
-        best = logits[i, 0]
-        for j in range(logits.shape[1]):
-            best = logits[i, j] if logits[i, j] > best else best
-        total = f32(0.0)
-        for j in range(logits.shape[1]):
-            total += exp(logits[i, j] - best)
-        sums[i] = np.log(total) + best
+def _log_sum(row):
+    """Return the logarithm of a row's sum of exponentials."""
+    best, total = row[0], f32(0.0)
+    for j in range(len(row)):
+        best = row[j] if row[j] > best else best
+    for j in range(len(row)):
+        total += exp(row[j] - best)
+    return np.log(total) + best
 
 
 @kernel
 def head_part(x, weight, targets, cap, log_probs, sums, start, stop):
     """Write log-likelihoods, and the logarithms of the sums of exponentials, of rows start .. stop; cap 0 is none."""
-    rows = np.empty((BLOCK, weight.shape[0]), np.float32)
+    rows, turned = np.empty((BLOCK, weight.shape[0]), np.float32), transposed(weight)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         logits = rows[: b - a]
-        times_weight(x[a:b], weight, logits)
-        if cap > 0:
-            _cap_rows(logits, cap)
-        _log_sums(logits, sums[a:b])
+        multiply(x[a:b], turned, logits, False)
         for i in range(b - a):
-            log_probs[a + i] = logits[i, targets[a + i]] - sums[a + i]
+            row = logits[i]
+            total = _cap_row(row, cap) if cap > 0 else _log_sum(row)
+            total = _log_sum(row) if cap > MOST else total
+            sums[a + i] = total
+            log_probs[a + i] = row[targets[a + i]] - total
 
 
 @kernel
 def head_part_backward(grad, x, weight, targets, cap, sums, grad_x, grad_weight, start, stop):
     """Write ``grad_x`` of rows start .. stop, from logits that are computed again; add to ``grad_weight``."""
     rows, factor = np.empty((BLOCK, weight.shape[0]), np.float32), f32(1.0) / cap if cap > 0 else f32(0.0)
-    slopes = np.ones(weight.shape[0], np.float32)  # of the cap, for one row
+    turned, columns = transposed(weight), np.empty((x.shape[1], BLOCK), np.float32)
+    total_turned = np.zeros_like(turned)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         logits = rows[: b - a]
-        times_weight(x[a:b], weight, logits)
+        multiply(x[a:b], turned, logits, False)
         for i in range(b - a):
-            row, g, total, chosen = logits[i], grad[a + i], sums[a + i], targets[a + i]
+            row, g, total, chosen, slope = logits[i], grad[a + i], sums[a + i], targets[a + i], f32(1.0)
             if cap > 0:
+                t = tanh(row[chosen] * factor)
+                slope -= t * t
                 for j in range(len(row)):
                     t = tanh(row[j] * factor)
-                    row[j] = cap * t
-                    slopes[j] = f32(1.0) - t * t
-            for j in range(len(row)):
-                row[j] = -g * exp(row[j] - total) * slopes[j]
-            row[chosen] += g * slopes[chosen]
-        add_outer(logits, x[a:b], grad_weight)
-        times_transposed(logits, weight, grad_x[a:b])
+                    row[j] = -g * exp(cap * t - total) * (f32(1.0) - t * t)
+            else:
+                for j in range(len(row)):
+                    row[j] = -g * exp(row[j] - total)
+            row[chosen] += g * slope
+        transpose(x[a:b], columns[:, : b - a], False)
+        multiply(columns[:, : b - a], logits, total_turned, True)
+        multiply(logits, weight, grad_x[a:b], False)
+    transpose(total_turned, grad_weight, True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rltok_rl.fused.kernels import BLOCK
-from rltok_rl.fused.kernels.arithmetic import add_outer, exp_parts, f32, inline, kernel, times_transposed, times_weight
+from rltok_rl.fused.kernels.arithmetic import exp_parts, f32, inline, kernel, multiply, transpose, transposed
 from rltok_rl.fused.kernels.norm_rows import add_norm_rows, norm_rows, norm_rows_backward
 
 
@@ -38,12 +38,12 @@ def rotate_rows(qkv, out, first, cos, sin, channels, sign):
 @kernel
 def heads_part(x, norm, eps, weight, cos, sin, channels, qkv, start, stop):
     """Write rotated queries, keys and values of rows start .. stop."""
-    normed = np.empty((BLOCK, x.shape[1]), np.float32)
+    normed, turned = np.empty((BLOCK, x.shape[1]), np.float32), transposed(weight)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         block = normed[: b - a]
         norm_rows(x[a:b], norm, eps, block)
-        times_weight(block, weight, qkv[a:b])
+        multiply(block, turned, qkv[a:b], False)
         rotate_rows(qkv[a:b], qkv[a:b], a, cos, sin, channels, f32(1.0))
 
 
@@ -53,15 +53,18 @@ def heads_part_backward(
 ):
     """Write ``grad_x`` of rows start .. stop; add to the weights' gradients."""
     normed, back = np.empty((BLOCK, x.shape[1]), np.float32), np.empty((BLOCK, x.shape[1]), np.float32)
-    turned = np.empty((BLOCK, grad_qkv.shape[1]), np.float32)
+    rotated, columns = np.empty((BLOCK, grad_qkv.shape[1]), np.float32), np.empty((x.shape[1], BLOCK), np.float32)
+    total_turned = np.zeros((x.shape[1], grad_qkv.shape[1]), np.float32)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
-        block, grad, inner = normed[: b - a], turned[: b - a], back[: b - a]
+        block, grad, inner = normed[: b - a], rotated[: b - a], back[: b - a]
         rotate_rows(grad_qkv[a:b], grad, a, cos, sin, channels, f32(-1.0))
         norm_rows(x[a:b], norm, eps, block)
-        add_outer(grad, block, grad_weight)
-        times_transposed(grad, weight, inner)
+        transpose(block, columns[:, : b - a], False)
+        multiply(columns[:, : b - a], grad, total_turned, True)
+        multiply(grad, weight, inner, False)
         norm_rows_backward(inner, x[a:b], norm, eps, grad_x[a:b], grad_norm)
+    transpose(total_turned, grad_weight, True)
 
 
 @inline
@@ -117,17 +120,22 @@ def finish_part(
         branch, gate_up, mlp = branch_block, gate_up_block, mlp_block
     middle_rows, normed = np.empty((BLOCK, width), np.float32), np.empty((BLOCK, width), np.float32)
     hidden_rows = np.empty((BLOCK, down_weight.shape[1]), np.float32)
+    out_turned, gate_up_turned, down_turned = (
+        transposed(out_weight),
+        transposed(gate_up_weight),
+        transposed(down_weight),
+    )
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         n, at = b - a, a if keep else 0
         middle, block, hidden = middle_rows[:n], normed[:n], hidden_rows[:n]
         branch_rows, gate_up_rows, mlp_rows = branch[at : at + n], gate_up[at : at + n], mlp[at : at + n]
-        times_weight(attended[a:b], out_weight, branch_rows)
+        multiply(attended[a:b], out_turned, branch_rows, False)
         add_norm_rows(x[a:b], branch_rows, out_norm, eps, middle)
         norm_rows(middle, mlp_norm, eps, block)
-        times_weight(block, gate_up_weight, gate_up_rows)
+        multiply(block, gate_up_turned, gate_up_rows, False)
         gate_rows(gate_up_rows, hidden)
-        times_weight(hidden, down_weight, mlp_rows)
+        multiply(hidden, down_turned, mlp_rows, False)
         add_norm_rows(middle, mlp_rows, mlp_out_norm, eps, out[a:b])
 
 
@@ -142,6 +150,7 @@ def finish_part_backward(
     narrow = np.empty((4, BLOCK, width), np.float32)
     hidden_rows, grad_hidden_rows = np.empty((BLOCK, size), np.float32), np.empty((BLOCK, size), np.float32)
     grad_gate_up_rows = np.empty((BLOCK, 2 * size), np.float32)
+    all_columns, total_turned = np.empty((width, BLOCK), np.float32), np.zeros((width, 2 * size), np.float32)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         n = b - a
@@ -150,16 +159,21 @@ def finish_part_backward(
         add_norm_rows(x[a:b], branch[a:b], out_norm, eps, middle)
         norm_rows(middle, mlp_norm, eps, normed)
         norm_rows_backward(grad[a:b], mlp[a:b], mlp_out_norm, eps, inner, grad_mlp_out_norm)
-        times_transposed(inner, down_weight, grad_hidden)
+        columns = all_columns[:, :n]
+        multiply(inner, down_weight, grad_hidden, False)
         gate_rows_backward(grad_hidden, gate_up[a:b], hidden, grad_gate_up)
-        add_outer(inner, hidden, grad_down_weight)
-        add_outer(grad_gate_up, normed, grad_gate_up_weight)
-        times_transposed(grad_gate_up, gate_up_weight, inner)
+        transpose(inner, columns, False)
+        multiply(columns, hidden, grad_down_weight, True)
+        transpose(normed, columns, False)
+        multiply(columns, grad_gate_up, total_turned, True)
+        multiply(grad_gate_up, gate_up_weight, inner, False)
         norm_rows_backward(inner, middle, mlp_norm, eps, outer, grad_mlp_norm)
         total = grad_x[a:b]
         for i in range(n):
             for j in range(width):
                 total[i, j] = grad[a + i, j] + outer[i, j]
         norm_rows_backward(total, branch[a:b], out_norm, eps, inner, grad_out_norm)
-        add_outer(inner, attended[a:b], grad_out_weight)
-        times_transposed(inner, out_weight, grad_attended[a:b])
+        transpose(inner, columns, False)
+        multiply(columns, attended[a:b], grad_out_weight, True)
+        multiply(inner, out_weight, grad_attended[a:b], False)
+    transpose(total_turned, grad_gate_up_weight, True)

@@ -335,6 +335,7 @@ OPTIONS: dict[str, list[Option]] = {
         ),
         option("--out", "folder of a comparison of several runs; finished runs keep their pages", type=_output),
         flag("--each", "in a comparison, list runs separately that differ only in their seed"),
+        option("--earlier", "compare-seeds.json of the same systems, to add seeds whose runs are elsewhere", type=Path),
         option("--also", "write figures in these formats, too", nargs="+", choices=FORMATS[1:], default=[]),
     ],
     "check": [option("runs", "folder of a run, finished or not", type=Path, nargs="+", metavar="RUN")],

@@ -4,6 +4,7 @@
     rltok report runs/paper runs/group_mean --out runs/comparison
     rltok report runs/gamma-grid
     rltok report runs/mine --also pdf
+    rltok report runs/compare-seeds --earlier results/compare-seeds.json
 
 Pages and figures are rewritten each time, also for unfinished runs. With ``--out``, finished runs keep their pages.
 """
@@ -37,6 +38,8 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
         parser.error("argument --each: belongs to a comparison; give it with several runs and --out")
     if (len(options.runs) > 1) != (options.out is not None):
         parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
+    if options.earlier is not None and not (options.runs[0].is_dir() and comparisons(options.runs[0])):
+        parser.error("argument --earlier: belongs to one folder that has a comparison for each seed")
     try:
         for folder in options.runs:
             if folder.is_dir() and is_comparison(folder):
@@ -44,7 +47,7 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
             elif folder.is_dir() and has_learning_rates(folder):
                 _say(write_learning_rates_page(folder, formats=formats))
             elif folder.is_dir() and comparisons(folder):
-                _say(write_seeds_page(folder, formats=formats))
+                _say(write_seeds_page(folder, formats=formats, earlier=options.earlier))
             elif folder.is_dir() and (runs := runs_below(folder)):
                 _say(write_comparison(runs, folder, formats=formats, each=options.each))
             elif options.out is None or options.also or not has_page(folder):

@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 from rltok_rl.experiments.recipes import as_typed, flat
+from rltok_rl.experiments.reports.earlier_seeds import with_earlier
 from rltok_rl.experiments.reports.markdown import (
     bullets,
     code,
@@ -51,6 +52,11 @@ MOST_PAIRED = 4
 """Systems of which all pairs are compared."""
 _METHOD = ("actor", "estimator", "baseline", "loss", "rate", "optim")
 _FIELD = "model.overrides."
+_CURVES = (
+    f"![Bits per byte against total FLOPs]({FIGURE})",
+    "Left: training, a thin line for each seed (dots: held-out text). Right: mean and standard deviation over "
+    "seeds on the held-out windows of the evaluations during training, which are fewer than those of the table.",
+)
 
 
 def comparisons(folder: Path) -> list[Path]:
@@ -58,8 +64,11 @@ def comparisons(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if path.is_dir() and is_comparison(path)]
 
 
-def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
-    """Write ``compare-seeds.md``, ``compare-seeds.json``, and the figures in ``formats``."""
+def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier: Path | None = None) -> Path:
+    """Write ``compare-seeds.md``, ``compare-seeds.json``, and the figures in ``formats``.
+
+    ``earlier`` is the ``compare-seeds.json`` of a page whose seeds are added. It has no curves, so none are drawn.
+    """
     runs: dict[str, RunFolder] = {}
     of_last_seed: dict[str, RunFolder] = {}
     systems: dict[str, dict[int, dict[str, Any]]] = {}
@@ -75,9 +84,11 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path
     order = sorted(systems, key=lambda name: name == REFERENCE)  # the reference comes last
     options = differing_options({name: of_last_seed[name] for name in order})
     content = _content(list(runs.values()), options, {name: dict(sorted(systems[name].items())) for name in order})
+    if earlier is not None:
+        content = with_earlier(content, read_json(earlier, MOST_STATE))
     replace_text(folder / TABLE, json.dumps(content, indent=None, separators=(",", ":")) + "\n")
     groups = {name: [label for label in runs if label.rpartition(" ")[0] == name] for name in order}
-    if all(run.history for run in runs.values()):
+    if earlier is None and all(run.history for run in runs.values()):
         histories = {label: (run.history, run.held_out) for label, run in runs.items()}
         for suffix in formats:
             draw_loss_against_flops(histories, (folder / FIGURE).with_suffix(f".{suffix}"), groups=groups)
@@ -183,9 +194,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         bullets(notes),
         *_pairs(table),
         *_differences(table),
-        f"![Bits per byte against total FLOPs]({FIGURE})",
-        "Left: training, a thin line for each seed (dots: held-out text). Right: mean and standard deviation over "
-        "seeds on the held-out windows of the evaluations during training, which are fewer than those of the table.",
+        *(_CURVES if content.get("has_curves", True) else ()),
         *_entropies(table),
     ]
     return "\n\n".join(parts) + "\n"

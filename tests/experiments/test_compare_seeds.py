@@ -221,6 +221,38 @@ def test_systems_are_paired_by_the_seeds_they_share_and_no_seed_comes_twice(fold
         write_seeds_page(folder)
 
 
+def test_seeds_of_an_earlier_page_are_added_and_those_of_both_are_the_newer_ones(folder, no_figure, capsys):
+    whole = write_seeds_page(folder).read_text()
+    earlier = folder.parent / "earlier.json"
+    shutil.copy(folder / "compare-seeds.json", earlier)
+    shutil.rmtree(folder / "0")
+    rewrite(folder / "1" / "uniform" / "evaluation.json", corpus_bits_per_byte=9.0)
+    assert report.main([str(folder), "--earlier", str(earlier)]) == 0
+    text = (folder / "compare-seeds.md").read_text()
+    assert "Bits per byte against total FLOPs" in whole and "Bits per byte against total FLOPs" not in text
+    rows = {
+        system["name"]: system["rows"] for system in json.loads((folder / "compare-seeds.json").read_text())["systems"]
+    }
+    assert [list(seeds) for seeds in rows.values()] == [["0", "1", "2"]] * 3
+    assert rows["uniform"]["1"]["bits_per_byte"] == 9.0 and rows["uniform"]["0"]["bits_per_byte"] < 3
+    text = write_seeds_page(folder, earlier=folder / "compare-seeds.json").read_text()
+    assert text.splitlines()[0].endswith("3 seeds")
+
+    content = json.loads(earlier.read_text())
+    content["model"]["preset"] = "small"
+    earlier.write_text(json.dumps(content))
+    assert report.main([str(folder), "--earlier", str(earlier)]) == 2
+    assert "model of the earlier page must be" in capsys.readouterr().err
+    content["model"]["preset"] = json.loads((folder / "compare-seeds.json").read_text())["model"]["preset"]
+    content["systems"] = content["systems"][:2]
+    earlier.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="the earlier page must have the systems uniform; it has learned, spacebyte"):
+        write_seeds_page(folder, earlier=earlier)
+    with pytest.raises(SystemExit):
+        report.main([str(RESULTS / "compare/learned"), "--earlier", str(earlier)])
+    assert "belongs to one folder" in capsys.readouterr().err
+
+
 def test_entropy_at_shares_of_a_run():
     run = read_run(RESULTS / "compare/learned")
     early, *_, late = entropy_at_shares(run)

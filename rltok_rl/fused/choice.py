@@ -21,6 +21,8 @@ SWITCH = ("auto", "off")
 """Values of this variable, and of the option ``compute.fused``."""
 FEW = 32
 """Fewer rows run in plain torch: steps of generation, which a kernel does not pay for."""
+ROWS_PER_WIDTH = 1 / 4
+"""Rows fewer than this share of their width run in plain torch, too: kernels transpose whole weights first."""
 WIDEST = 512
 """Wider rows run in plain torch, whose matrix products are then most of the time."""
 _ON: ContextVar[bool] = ContextVar("_ON", default=True)
@@ -71,7 +73,7 @@ def fuses(x: Tensor, *others: Tensor) -> bool:
         return False
     return (
         x.shape[-1] <= WIDEST
-        and x.numel() >= FEW * x.shape[-1] > 0
+        and x.numel() >= max(FEW, ROWS_PER_WIDTH * x.shape[-1]) * x.shape[-1] > 0
         and all(y.is_contiguous() for y in others)
         and not torch.is_autocast_enabled("cpu")
         and takes_kernels(x, *others)

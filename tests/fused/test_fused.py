@@ -186,7 +186,7 @@ def test_exponentials_to_the_last_digits():
 
 
 @each(size=[(1, 1, 1), (5, 3, 17), (128, 64, 192), (77, 130, 33)], add=[False, True])
-def test_products_of_rows_that_lie_apart(size, add):
+def test_products_of_strided_rows(size, add):
     from rltok_rl.fused.kernels.arithmetic import multiply, transpose
 
     n, k, m = size
@@ -201,12 +201,12 @@ def test_products_of_rows_that_lie_apart(size, add):
 
 
 def test_products_without_brgemm():
-    """A torch that shows no ``brgemm`` leaves its products to ``sgemm``."""
+    """Products of a torch that does not export ``brgemm``."""
     import numba
 
     from rltok_rl.fused.kernels import arithmetic
 
-    stand_in = numba.cfunc(numba.types.void(*arithmetic.NUMBERS))(arithmetic.by_sgemm)
+    stand_in = numba.cfunc(numba.types.void(*arithmetic.PRODUCT_TYPES))(arithmetic.by_sgemm)
     a, b, out = torch.randn(33, 20), torch.randn(20, 48), torch.randn(33, 40)
     for add in (False, True):
         expected = a.double() @ b[:, :40].double() + (out.double() if add else 0)

@@ -1,7 +1,7 @@
 """Building blocks of kernels: exponentials that vectorise, and matrix products of row blocks.
 
 Products call a function that torch was built with, one thread each: oneDNN's ``brgemm``, or ``sgemm`` where torch does
-not show it. Matrices are rows in memory [rows, columns].
+not export it. Matrices are rows in memory [rows, columns].
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numba
 import numpy as np
 from numba import types
 
-from rltok_rl.fused.kernels import BLOCK
 from rltok_rl.fused.libraries import brgemm_address, sgemm_address
 
 llvmlite.binding.add_symbol("rltok_sgemm", sgemm_address())
@@ -25,9 +24,9 @@ _OPTIONS: dict[str, Any] = {
     # Sums in any order, so that they vectorise; NaN and infinity stay what they are.
     "fastmath": {"reassoc", "contract", "nsz"},
 }
-NUMBERS = [*[types.int64] * 6, types.boolean, *[types.uintp] * 3, types.boolean]
-"""Types of ``brgemm``'s arguments: m, n, k, three distances of rows, whether to add, three addresses, False."""
-_rows_product: Any = types.ExternalFunction("rltok_rows_product", types.void(*NUMBERS))
+PRODUCT_TYPES = [*[types.int64] * 6, types.boolean, *[types.uintp] * 3, types.boolean]
+"""Types of ``brgemm``'s arguments: m, n, k, three row strides, whether to add, three addresses, False."""
+_rows_product: Any = types.ExternalFunction("rltok_rows_product", types.void(*PRODUCT_TYPES))
 f32 = np.float32
 
 
@@ -84,7 +83,7 @@ def tanh(x):
 
 
 def by_sgemm(m, n, k, lda, ldb, ldc, add, a, b, c, packed):
-    """``brgemm`` of a torch that does not show it: ``sgemm`` expects columns, so it sees every matrix transposed."""
+    """Multiply with ``sgemm``, given ``brgemm``'s arguments; it expects columns, so it sees every matrix transposed."""
     sizes, factors, letter = np.empty(6, np.int32), np.ones(2, np.float32), np.empty(1, np.uint8)
     sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5] = n, m, k, ldb, lda, ldc
     factors[1], letter[0] = f32(1.0) if add else f32(0.0), 78  # N: as it is
@@ -93,13 +92,13 @@ def by_sgemm(m, n, k, lda, ldb, ldc, add, a, b, c, packed):
     sizes[0] = letter[0] + np.int32(factors[0])  # read after the call: the arrays live until then
 
 
-_stand_in: Any = None if brgemm_address() else numba.cfunc(types.void(*NUMBERS))(by_sgemm)
-llvmlite.binding.add_symbol("rltok_rows_product", brgemm_address() or _stand_in.address)
+_fallback: Any = None if brgemm_address() else numba.cfunc(types.void(*PRODUCT_TYPES))(by_sgemm)
+llvmlite.binding.add_symbol("rltok_rows_product", brgemm_address() or _fallback.address)
 
 
 @kernel
 def multiply(a, b, out, add):
-    """``out = a b``, or ``out += a b`` if ``add``: [n, k], [k, m] to [n, m]; rows may lie apart."""
+    """``out = a b``, or ``out += a b`` if ``add``: [n, k], [k, m] to [n, m]; rows may be strided."""
     (n, k), m = a.shape, b.shape[1]
     lda, ldb, ldc = a.strides[0] // 4, b.strides[0] // 4, out.strides[0] // 4
     _rows_product(n, m, k, lda, ldb, ldc, add, a.ctypes.data, b.ctypes.data, out.ctypes.data, False)
@@ -107,16 +106,16 @@ def multiply(a, b, out, add):
 
 @kernel
 def transpose(x, out, add):
-    """``out = x^T``, or ``out += x^T`` if ``add``: [n, m] to [m, n], so many rows at a time as the cache holds."""
-    n, m = x.shape
-    for a in range(0, n, BLOCK):
-        for j in range(m):
+    """``out = x^T``, or ``out += x^T`` if ``add``: [n, m] to [m, n], in blocks of rows that fit in the cache."""
+    for a in range(0, x.shape[0], 32):
+        rows, columns = x[a : a + 32], out[:, a : a + 32]  # slices: indices from 0 vectorise
+        for j in range(rows.shape[1]):
             if add:
-                for i in range(a, min(a + BLOCK, n)):
-                    out[j, i] += x[i, j]
+                for i in range(rows.shape[0]):
+                    columns[j, i] += rows[i, j]
             else:
-                for i in range(a, min(a + BLOCK, n)):
-                    out[j, i] = x[i, j]
+                for i in range(rows.shape[0]):
+                    columns[j, i] = rows[i, j]
 
 
 @kernel

@@ -69,7 +69,7 @@ def _whole_part_backward(grad, qkv, grad_qkv, start, stop):
     """As :func:`band_part_backward`, for a window of at least T."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
     weights, slopes = np.empty((length, length), np.float32), np.empty((length, length), np.float32)
-    turned, columns = np.empty((length, length), np.float32), np.empty((channels, length), np.float32)
+    square_t, columns = np.empty((length, length), np.float32), np.empty((channels, length), np.float32)
     scale = f32(1.0) / np.sqrt(f32(channels))
     for row in range(start, stop):
         for head in range(heads):
@@ -86,10 +86,10 @@ def _whole_part_backward(grad, qkv, grad_qkv, start, stop):
                 for u in range(length):
                     slopes[t, u] = weights[t, u] * (slopes[t, u] - mean) * scale
             multiply(slopes, key, to[:, 0, head], False)
-            transpose(slopes, turned, False)
-            multiply(turned, query, to[:, 1, head], False)
-            transpose(weights, turned, False)
-            multiply(turned, above, to[:, 2, head], False)
+            transpose(slopes, square_t, False)
+            multiply(square_t, query, to[:, 1, head], False)
+            transpose(weights, square_t, False)
+            multiply(square_t, above, to[:, 2, head], False)
 
 
 @kernel

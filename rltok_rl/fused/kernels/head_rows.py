@@ -10,8 +10,8 @@ import numpy as np
 from rltok_rl.fused.kernels import BLOCK
 from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel, multiply, tanh, transpose, transposed
 
-MOST = 40.0
-"""Caps up to here need no largest logit: sums of their exponentials are floating-point numbers."""
+LARGEST_CAP = 40.0
+"""Up to this cap, sums of exponentials stay finite in float32 without subtracting the largest logit."""
 
 
 @inline
@@ -39,15 +39,15 @@ def _log_sum(row):
 @kernel
 def head_part(x, weight, targets, cap, log_probs, sums, start, stop):
     """Write log-likelihoods, and the logarithms of the sums of exponentials, of rows start .. stop; cap 0 is none."""
-    rows, turned = np.empty((BLOCK, weight.shape[0]), np.float32), transposed(weight)
+    rows, weight_t = np.empty((BLOCK, weight.shape[0]), np.float32), transposed(weight)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         logits = rows[: b - a]
-        multiply(x[a:b], turned, logits, False)
+        multiply(x[a:b], weight_t, logits, False)
         for i in range(b - a):
             row = logits[i]
             total = _cap_row(row, cap) if cap > 0 else _log_sum(row)
-            total = _log_sum(row) if cap > MOST else total
+            total = _log_sum(row) if cap > LARGEST_CAP else total
             sums[a + i] = total
             log_probs[a + i] = row[targets[a + i]] - total
 
@@ -56,12 +56,12 @@ def head_part(x, weight, targets, cap, log_probs, sums, start, stop):
 def head_part_backward(grad, x, weight, targets, cap, sums, grad_x, grad_weight, start, stop):
     """Write ``grad_x`` of rows start .. stop, from logits that are computed again; add to ``grad_weight``."""
     rows, factor = np.empty((BLOCK, weight.shape[0]), np.float32), f32(1.0) / cap if cap > 0 else f32(0.0)
-    turned, columns = transposed(weight), np.empty((x.shape[1], BLOCK), np.float32)
-    total_turned = np.zeros_like(turned)
+    weight_t, columns = transposed(weight), np.empty((x.shape[1], BLOCK), np.float32)
+    total_t = np.zeros_like(weight_t)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         logits = rows[: b - a]
-        multiply(x[a:b], turned, logits, False)
+        multiply(x[a:b], weight_t, logits, False)
         for i in range(b - a):
             row, g, total, chosen, slope = logits[i], grad[a + i], sums[a + i], targets[a + i], f32(1.0)
             if cap > 0:
@@ -75,6 +75,6 @@ def head_part_backward(grad, x, weight, targets, cap, sums, grad_x, grad_weight,
                     row[j] = -g * exp(row[j] - total)
             row[chosen] += g * slope
         transpose(x[a:b], columns[:, : b - a], False)
-        multiply(columns[:, : b - a], logits, total_turned, True)
+        multiply(columns[:, : b - a], logits, total_t, True)
         multiply(logits, weight, grad_x[a:b], False)
-    transpose(total_turned, grad_weight, True)
+    transpose(total_t, grad_weight, True)

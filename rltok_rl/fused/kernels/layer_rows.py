@@ -38,12 +38,12 @@ def rotate_rows(qkv, out, first, cos, sin, channels, sign):
 @kernel
 def heads_part(x, norm, eps, weight, cos, sin, channels, qkv, start, stop):
     """Write rotated queries, keys and values of rows start .. stop."""
-    normed, turned = np.empty((BLOCK, x.shape[1]), np.float32), transposed(weight)
+    normed, weight_t = np.empty((BLOCK, x.shape[1]), np.float32), transposed(weight)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         block = normed[: b - a]
         norm_rows(x[a:b], norm, eps, block)
-        multiply(block, turned, qkv[a:b], False)
+        multiply(block, weight_t, qkv[a:b], False)
         rotate_rows(qkv[a:b], qkv[a:b], a, cos, sin, channels, f32(1.0))
 
 
@@ -54,17 +54,17 @@ def heads_part_backward(
     """Write ``grad_x`` of rows start .. stop; add to the weights' gradients."""
     normed, back = np.empty((BLOCK, x.shape[1]), np.float32), np.empty((BLOCK, x.shape[1]), np.float32)
     rotated, columns = np.empty((BLOCK, grad_qkv.shape[1]), np.float32), np.empty((x.shape[1], BLOCK), np.float32)
-    total_turned = np.zeros((x.shape[1], grad_qkv.shape[1]), np.float32)
+    total_t = np.zeros((x.shape[1], grad_qkv.shape[1]), np.float32)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         block, grad, inner = normed[: b - a], rotated[: b - a], back[: b - a]
         rotate_rows(grad_qkv[a:b], grad, a, cos, sin, channels, f32(-1.0))
         norm_rows(x[a:b], norm, eps, block)
         transpose(block, columns[:, : b - a], False)
-        multiply(columns[:, : b - a], grad, total_turned, True)
+        multiply(columns[:, : b - a], grad, total_t, True)
         multiply(grad, weight, inner, False)
         norm_rows_backward(inner, x[a:b], norm, eps, grad_x[a:b], grad_norm)
-    transpose(total_turned, grad_weight, True)
+    transpose(total_t, grad_weight, True)
 
 
 @inline
@@ -120,7 +120,7 @@ def finish_part(
         branch, gate_up, mlp = branch_block, gate_up_block, mlp_block
     middle_rows, normed = np.empty((BLOCK, width), np.float32), np.empty((BLOCK, width), np.float32)
     hidden_rows = np.empty((BLOCK, down_weight.shape[1]), np.float32)
-    out_turned, gate_up_turned, down_turned = (
+    out_weight_t, gate_up_weight_t, down_weight_t = (
         transposed(out_weight),
         transposed(gate_up_weight),
         transposed(down_weight),
@@ -130,12 +130,12 @@ def finish_part(
         n, at = b - a, a if keep else 0
         middle, block, hidden = middle_rows[:n], normed[:n], hidden_rows[:n]
         branch_rows, gate_up_rows, mlp_rows = branch[at : at + n], gate_up[at : at + n], mlp[at : at + n]
-        multiply(attended[a:b], out_turned, branch_rows, False)
+        multiply(attended[a:b], out_weight_t, branch_rows, False)
         add_norm_rows(x[a:b], branch_rows, out_norm, eps, middle)
         norm_rows(middle, mlp_norm, eps, block)
-        multiply(block, gate_up_turned, gate_up_rows, False)
+        multiply(block, gate_up_weight_t, gate_up_rows, False)
         gate_rows(gate_up_rows, hidden)
-        multiply(hidden, down_turned, mlp_rows, False)
+        multiply(hidden, down_weight_t, mlp_rows, False)
         add_norm_rows(middle, mlp_rows, mlp_out_norm, eps, out[a:b])
 
 
@@ -150,7 +150,7 @@ def finish_part_backward(
     narrow = np.empty((4, BLOCK, width), np.float32)
     hidden_rows, grad_hidden_rows = np.empty((BLOCK, size), np.float32), np.empty((BLOCK, size), np.float32)
     grad_gate_up_rows = np.empty((BLOCK, 2 * size), np.float32)
-    all_columns, total_turned = np.empty((width, BLOCK), np.float32), np.zeros((width, 2 * size), np.float32)
+    all_columns, total_t = np.empty((width, BLOCK), np.float32), np.zeros((width, 2 * size), np.float32)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         n = b - a
@@ -165,7 +165,7 @@ def finish_part_backward(
         transpose(inner, columns, False)
         multiply(columns, hidden, grad_down_weight, True)
         transpose(normed, columns, False)
-        multiply(columns, grad_gate_up, total_turned, True)
+        multiply(columns, grad_gate_up, total_t, True)
         multiply(grad_gate_up, gate_up_weight, inner, False)
         norm_rows_backward(inner, middle, mlp_norm, eps, outer, grad_mlp_norm)
         total = grad_x[a:b]
@@ -176,4 +176,4 @@ def finish_part_backward(
         transpose(inner, columns, False)
         multiply(columns, attended[a:b], grad_out_weight, True)
         multiply(inner, out_weight, grad_attended[a:b], False)
-    transpose(total_turned, grad_gate_up_weight, True)
+    transpose(total_t, grad_gate_up_weight, True)

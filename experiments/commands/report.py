@@ -30,6 +30,12 @@ def _say(page: Path | None) -> None:
         print(printable(str(page)), flush=True)
 
 
+def is_of_seeds(folder: Path) -> bool:
+    """Whether a folder has a comparison for each seed."""
+    other = not folder.is_dir() or is_comparison(folder) or has_learning_rates(folder)
+    return not other and bool(comparisons(folder))
+
+
 @command("report", __doc__)
 def main(parser: Parser, options: argparse.Namespace) -> int:
     """Command line."""
@@ -38,15 +44,15 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
         parser.error("argument --each: belongs to a comparison; give it with several runs and --out")
     if (len(options.runs) > 1) != (options.out is not None):
         parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
-    if options.earlier is not None and not (options.runs[0].is_dir() and comparisons(options.runs[0])):
-        parser.error("argument --earlier: belongs to one folder that has a comparison for each seed")
     try:
+        if options.earlier is not None and not (len(options.runs) == 1 and is_of_seeds(options.runs[0])):
+            parser.error("argument --earlier: belongs to one folder that has a comparison for each seed")
         for folder in options.runs:
             if folder.is_dir() and is_comparison(folder):
                 _say(write_page(folder, formats=formats))
             elif folder.is_dir() and has_learning_rates(folder):
                 _say(write_learning_rates_page(folder, formats=formats))
-            elif folder.is_dir() and comparisons(folder):
+            elif is_of_seeds(folder):
                 _say(write_seeds_page(folder, formats=formats, earlier=options.earlier))
             elif folder.is_dir() and (runs := runs_below(folder)):
                 _say(write_comparison(runs, folder, formats=formats, each=options.each))

@@ -38,11 +38,11 @@ from rltok_rl.experiments.run_config import GROUPS
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.data.disk import replace_text
-from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.models import UNetConfig
 from rltok_rl.training.environment import without_folders
 from rltok_rl.viz.difference_figure import draw_differences
 from rltok_rl.viz.run_figures import draw_loss_against_flops
+from rltok_rl.viz.style import FORMATS
 
 PAGE, TABLE, FIGURE = "compare-seeds.md", "compare-seeds.json", "compare-seeds.png"
 DIFFERENCES = "differences.png"
@@ -67,7 +67,7 @@ def comparisons(folder: Path) -> list[Path]:
 def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier: Path | None = None) -> Path:
     """Write ``compare-seeds.md``, ``compare-seeds.json``, and the figures in ``formats``.
 
-    ``earlier`` is the ``compare-seeds.json`` of a page whose seeds are added. It has no curves, so none are drawn.
+    ``earlier`` is the ``compare-seeds.json`` of a page whose seeds are added; it has no curves, so none are drawn.
     """
     runs: dict[str, RunFolder] = {}
     of_last_seed: dict[str, RunFolder] = {}
@@ -85,10 +85,14 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     options = differing_options({name: of_last_seed[name] for name in order})
     content = _content(list(runs.values()), options, {name: dict(sorted(systems[name].items())) for name in order})
     if earlier is not None:
-        content = with_earlier(content, read_json(earlier, MOST_STATE))
-    replace_text(folder / TABLE, json.dumps(content, indent=None, separators=(",", ":")) + "\n")
+        content = with_earlier(content, earlier)
+    written = json.dumps(content, indent=None, separators=(",", ":")) + "\n"
+    page = seeds_page(content)  # first: nothing is replaced if this fails
+    replace_text(folder / TABLE, written)
     groups = {name: [label for label in runs if label.rpartition(" ")[0] == name] for name in order}
-    if earlier is None and all(run.history for run in runs.values()):
+    for suffix in FORMATS:
+        (folder / FIGURE).with_suffix(f".{suffix}").unlink(missing_ok=True)  # an older one, which may be of other seeds
+    if content["has_curves"]:
         histories = {label: (run.history, run.held_out) for label, run in runs.items()}
         for suffix in formats:
             draw_loss_against_flops(histories, (folder / FIGURE).with_suffix(f".{suffix}"), groups=groups)
@@ -96,7 +100,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     if differences := table.differences():
         for suffix in formats:
             draw_differences(differences, (folder / DIFFERENCES).with_suffix(f".{suffix}"), reference=table.reference)
-    replace_text(folder / PAGE, seeds_page(read_json(folder / TABLE, MOST_STATE)))
+    replace_text(folder / PAGE, page)
     return folder / PAGE
 
 
@@ -117,6 +121,7 @@ def _content(
         "data": {name: first.option(f"data.{name}") for name in data},
         "model": {"preset": first.option("model.preset"), **fields},
         "systems": [{"name": name, "rows": rows, "options": options.get(name)} for name, rows in systems.items()],
+        "has_curves": all(run.history for run in runs),
     }
 
 

@@ -6,7 +6,9 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rltok_rl.experiments.commands import report
@@ -221,7 +223,7 @@ def test_systems_are_paired_by_the_seeds_they_share_and_no_seed_comes_twice(fold
         write_seeds_page(folder)
 
 
-def test_seeds_of_an_earlier_page_are_added_and_those_of_both_are_the_newer_ones(folder, no_figure, capsys):
+def test_seeds_of_an_earlier_page_are_added_and_new_rows_replace_theirs(folder, no_figure):
     whole = write_seeds_page(folder).read_text()
     earlier = folder.parent / "earlier.json"
     shutil.copy(folder / "compare-seeds.json", earlier)
@@ -238,19 +240,35 @@ def test_seeds_of_an_earlier_page_are_added_and_those_of_both_are_the_newer_ones
     text = write_seeds_page(folder, earlier=folder / "compare-seeds.json").read_text()
     assert text.splitlines()[0].endswith("3 seeds")
 
-    content = json.loads(earlier.read_text())
-    content["model"]["preset"] = "small"
-    earlier.write_text(json.dumps(content))
-    assert report.main([str(folder), "--earlier", str(earlier)]) == 2
-    assert "model of the earlier page must be" in capsys.readouterr().err
-    content["model"]["preset"] = json.loads((folder / "compare-seeds.json").read_text())["model"]["preset"]
-    content["systems"] = content["systems"][:2]
-    earlier.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="the earlier page must have the systems uniform; it has learned, spacebyte"):
-        write_seeds_page(folder, earlier=earlier)
-    with pytest.raises(SystemExit):
-        report.main([str(RESULTS / "compare/learned"), "--earlier", str(earlier)])
-    assert "belongs to one folder" in capsys.readouterr().err
+
+def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):
+    content = json.loads((write_seeds_page(folder).parent / "compare-seeds.json").read_text())
+    before = (folder / "compare-seeds.json").read_bytes()
+    shutil.rmtree(folder / "0")
+
+    def refused(message: str, change: Callable[[dict[str, Any]], object] | None, *runs: Path) -> None:
+        other = json.loads(json.dumps(content))
+        (folder.parent / "earlier.json").write_text(json.dumps(other if change is None or change(other) is None else 0))
+        try:
+            code = report.main([*map(str, runs or (folder,)), "--earlier", str(folder.parent / "earlier.json")])
+        except SystemExit as error:
+            code = error.code
+        assert code == 2 and re.search(message, capsys.readouterr().err), message
+        assert (folder / "compare-seeds.json").read_bytes() == before
+
+    def row(other: dict[str, Any]) -> dict[str, Any]:
+        return other["systems"][0]["rows"]["0"]
+
+    refused(r"model\.preset must be equal in .*, got \S+ and small", lambda x: x["model"].update(preset="small"))
+    refused("estimator of 'learned' in seed 1 must be equal", lambda x: row(x).update(estimator="another"))
+    refused("counts of 'learned' in seed 1 must be equal", lambda x: row(x).update(counts=[1]))
+    refused("systems of .* must include uniform, got learned, spacebyte$", lambda x: x.update(systems=x["systems"][:2]))
+    refused("must be the compare-seeds.json of a comparison over seeds", lambda x: x.pop("machines") and None)
+    refused("must be the compare-seeds.json of a comparison over seeds", lambda x: 0)
+    for runs in (RESULTS / "compare/learned", folder / "1"):
+        refused("belongs to one folder", None, runs)
+    with pytest.raises(FileNotFoundError):
+        write_seeds_page(folder, earlier=folder / "missing.json")
 
 
 def test_entropy_at_shares_of_a_run():

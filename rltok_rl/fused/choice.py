@@ -67,15 +67,18 @@ def fused_state() -> str:
     return (missing() or "on") if _ON.get() else "off"
 
 
-def fuses(x: Tensor, *others: Tensor) -> bool:
-    """Whether a fused operation may take rows ``x`` [*L, D] and other tensors, which must be contiguous."""
+def fuses(x: Tensor, *others: Tensor, multiplies: bool = True) -> bool:
+    """Whether a fused operation may take rows ``x`` [*L, D] and other tensors, which must be contiguous.
+
+    One that ``multiplies`` matrices may not under autocast, whose products are not in float32.
+    """
     if torch.compiler.is_compiling():  # first: compilers trace nothing of the rest
         return False
     return (
         x.shape[-1] <= WIDEST
         and x.numel() >= max(FEW, ROWS_PER_WIDTH * x.shape[-1]) * x.shape[-1] > 0
         and all(y.is_contiguous() for y in others)
-        and not torch.is_autocast_enabled("cpu")
+        and not (multiplies and torch.is_autocast_enabled("cpu"))
         and takes_kernels(x, *others)
     )
 

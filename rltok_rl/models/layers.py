@@ -80,10 +80,10 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension in float32 at least."""
-        if fuses(x, self.weight):
-            return rms_norm(x, self.weight, self.eps)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return F.rms_norm(x.to(wide), self.weight.shape, 1.0 + self.weight.to(wide), self.eps).type_as(x)
+        rows = x.to(torch.promote_types(x.dtype, torch.float32))
+        if fuses(rows, self.weight, multiplies=False):
+            return rms_norm(rows, self.weight, self.eps).type_as(x)
+        return F.rms_norm(rows, self.weight.shape, 1.0 + self.weight.to(rows), self.eps).type_as(x)
 
 
 class GeGLU(nn.Module):

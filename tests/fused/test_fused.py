@@ -307,13 +307,12 @@ def test_work_is_left_to_torch_where_kernels_do_not_apply(kernels):
     vmap(norm)(x)
     torch.func.jvp(norm, (x,), (x,))
     double(x.double())
-    norm(x.bfloat16())
     norm(x[:0])
     norm(x[0, :5])  # few rows
     norm.to("meta")(x.to("meta"))
     norm = RMSNorm(16, EPS)
     with torch.autocast("cpu", torch.bfloat16):
-        norm(x)
+        assert fused.fuses(x, multiplies=False) and not fused.fuses(x)
     with FlopCounterMode(display=False):
         norm(x)
     with fused.fused(False):
@@ -324,6 +323,20 @@ def test_work_is_left_to_torch_where_kernels_do_not_apply(kernels):
     norm(x)
     RMSNorm(16, EPS)(x)
     assert kernels
+
+
+def test_norms_alone_run_in_kernels_under_autocast(kernels):
+    layer, x = TransformerLayer(preset("tiny"), 2), torch.randn(2, 40, 64, requires_grad=True)
+    angles, results = rotary(torch.arange(40), 32, 1e4), []
+    for on in (True, False):
+        with fused.fused(on), torch.autocast("cpu", torch.bfloat16):
+            out = layer(x, angles, lambda query, key, value: value)
+        results.append((out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])))
+    assert set(kernels) == {"norm_part", "norm_part_backward"}
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype == theirs.dtype and (ours - theirs).norm() <= 4e-3 * theirs.norm()
+    narrow = x.detach().bfloat16()
+    assert layer.mlp_norm(narrow).dtype == torch.bfloat16
 
 
 HOOKS = [

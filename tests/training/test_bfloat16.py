@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from rltok_rl.envs import ByteBoundaryEnv
 from torch import Tensor
 
-from rltok_rl.fused import fused
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.attention import attend
 from rltok_rl.models.layers import RMSNorm, TransformerLayer
@@ -88,8 +87,7 @@ def test_likelihood_is_summed_in_float32():
 def test_boundary_logits_are_products_of_float32():
     """All boundaries depend on nine products per byte; those of byte logits are narrow."""
     model, states = UNet(preset("tiny", boundary_bias=True)), torch.randn(2, 30, 64)
-    with fused(False):  # autocast does so too
-        wide = model.boundary_terms(states)
+    wide = model.boundary_terms(states)
     with narrow():
         terms, logits = model.boundary_terms(states), model.early_logits(states)
     assert all(torch.equal(a, b) for a, b in zip(terms, wide, strict=True))

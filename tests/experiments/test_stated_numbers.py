@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 README, COMPARE, CLAIMS = ROOT / "README.md", ROOT / "docs/results/compare.md", ROOT / "docs/claims.md"
 
 MAIN = ("imitation", "third-letter", "hnet", "spacebyte", "fast", "ours", "uniform")
-"""Systems of the main table with three seeds that pages state."""
+"""Systems of the main table that README states."""
+OTHERS = ("paper", "paper-0.9", "gumbel")
 SYSTEMS = {
-    **{f"main {name}": (("compare-main", name),) for name in MAIN},
+    **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *OTHERS)},
     "ours": (("compare-recipes", "gamma-0.9-weight-0.1"),),
     "spacebyte": (("compare-seeds", "spacebyte"), ("compare-seeds-3-4", "spacebyte")),
     "uniform": (("compare-uniform", "uniform"),),
@@ -41,6 +42,7 @@ SYSTEMS = {
 MEANS = [
     *((name, page) for name in ("ours", "spacebyte", "uniform") for page in (COMPARE, CLAIMS)),
     *((f"main {name}", page) for name in MAIN for page in (README, COMPARE)),
+    *((f"main {name}", COMPARE) for name in OTHERS),
     *((f"main {name}", CLAIMS) for name in ("fast", "hnet")),
     *((name, page) for name in ("fresh ours", "fresh spacebyte", "fresh uniform") for page in (README, COMPARE)),
     ("gamma 0.99, weight 0.01", README),
@@ -57,6 +59,10 @@ DIFFERENCES = [
     *(("main spacebyte", "main third-letter", page) for page in (COMPARE, CLAIMS)),
     *(("main fast", f"main {name}", COMPARE) for name in ("ours", "spacebyte")),
     ("main hnet", "main spacebyte", COMPARE),
+    *((f"main {name}", "main uniform", COMPARE) for name in OTHERS),
+    *((f"main {name}", "main fast", page) for name in ("paper", "paper-0.9") for page in (README, COMPARE)),
+    ("main paper-0.9", "main ours", COMPARE),
+    ("main gumbel", "main fast", CLAIMS),
     ("main fast", "main hnet", CLAIMS),
     ("fresh ours", "fresh uniform", README),
     ("fresh ours", "fresh spacebyte", README),

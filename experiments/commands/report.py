@@ -30,10 +30,15 @@ def _say(page: Path | None) -> None:
         print(printable(str(page)), flush=True)
 
 
-def is_of_seeds(folder: Path) -> bool:
-    """Whether a folder has a comparison for each seed."""
-    other = not folder.is_dir() or is_comparison(folder) or has_learning_rates(folder)
-    return not other and bool(comparisons(folder))
+def kind_of(folder: Path) -> str:
+    """Return what a folder has: ``"systems"``, ``"learning rates"``, comparisons by ``"seeds"``, or ``"other"``."""
+    if not folder.is_dir():
+        return "other"
+    if is_comparison(folder):
+        return "systems"
+    if has_learning_rates(folder):
+        return "learning rates"
+    return "seeds" if comparisons(folder) else "other"
 
 
 @command("report", __doc__)
@@ -45,14 +50,15 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
     if (len(options.runs) > 1) != (options.out is not None):
         parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
     try:
-        if options.earlier is not None and not (len(options.runs) == 1 and is_of_seeds(options.runs[0])):
-            parser.error("argument --earlier: belongs to one folder that has a comparison for each seed")
         for folder in options.runs:
-            if folder.is_dir() and is_comparison(folder):
+            kind = kind_of(folder)
+            if options.earlier is not None and (len(options.runs) > 1 or kind != "seeds"):
+                parser.error("argument --earlier: belongs to one folder that has a comparison for each seed")
+            if kind == "systems":
                 _say(write_page(folder, formats=formats))
-            elif folder.is_dir() and has_learning_rates(folder):
+            elif kind == "learning rates":
                 _say(write_learning_rates_page(folder, formats=formats))
-            elif is_of_seeds(folder):
+            elif kind == "seeds":
                 _say(write_seeds_page(folder, formats=formats, earlier=options.earlier))
             elif folder.is_dir() and (runs := runs_below(folder)):
                 _say(write_comparison(runs, folder, formats=formats, each=options.each))

@@ -25,8 +25,7 @@ def torch_library() -> ctypes.CDLL | None:
 
 def sgemm_address() -> int:
     """Return the address of BLAS's matrix product; 0 if torch does not show its own."""
-    function = getattr(torch_library(), "sgemm_", None)
-    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+    return _address("sgemm_")
 
 
 def brgemm_address() -> int:
@@ -39,7 +38,12 @@ def brgemm_address() -> int:
     """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return 0
-    function = getattr(torch_library(), "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb", None)
+    return _address("_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb")
+
+
+def _address(name: str) -> int:
+    """The address of a function of torch's library; 0 if it does not export it."""
+    function = getattr(torch_library(), name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 

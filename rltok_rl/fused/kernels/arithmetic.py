@@ -119,6 +119,14 @@ def transpose(x, out, add):
 
 
 @kernel
+def add_outer(x, y, columns, out):
+    """``out += x^T y``: [n, k], [n, m] to [k, m]; ``columns`` [k, BLOCK] is room for ``x^T``."""
+    x_t = columns[:, : len(x)]
+    transpose(x, x_t, False)
+    multiply(x_t, y, out, True)
+
+
+@kernel
 def transposed(x):
     """Return ``x^T``."""
     out = np.empty((x.shape[1], x.shape[0]), np.float32)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rltok_rl.fused.kernels import BLOCK
-from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel, multiply, tanh, transpose, transposed
+from rltok_rl.fused.kernels.arithmetic import add_outer, exp, f32, inline, kernel, multiply, tanh, transpose, transposed
 
 LARGEST_CAP = 40.0
 """Up to this cap, sums of exponentials stay finite in float32 without subtracting the largest logit."""
@@ -74,7 +74,6 @@ def head_part_backward(grad, x, weight, targets, cap, sums, grad_x, grad_weight,
                 for j in range(len(row)):
                     row[j] = -g * exp(row[j] - total)
             row[chosen] += g * slope
-        transpose(x[a:b], columns[:, : b - a], False)
-        multiply(columns[:, : b - a], logits, total_t, True)
+        add_outer(x[a:b], logits, columns, total_t)
         multiply(logits, weight, grad_x[a:b], False)
     transpose(total_t, grad_weight, True)

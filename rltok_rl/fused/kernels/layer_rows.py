@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rltok_rl.fused.kernels import BLOCK
-from rltok_rl.fused.kernels.arithmetic import exp_parts, f32, inline, kernel, multiply, transpose, transposed
+from rltok_rl.fused.kernels.arithmetic import add_outer, exp_parts, f32, inline, kernel, multiply, transpose, transposed
 from rltok_rl.fused.kernels.norm_rows import add_norm_rows, norm_rows, norm_rows_backward
 
 
@@ -60,8 +60,7 @@ def heads_part_backward(
         block, grad, inner = normed[: b - a], rotated[: b - a], back[: b - a]
         rotate_rows(grad_qkv[a:b], grad, a, cos, sin, channels, f32(-1.0))
         norm_rows(x[a:b], norm, eps, block)
-        transpose(block, columns[:, : b - a], False)
-        multiply(columns[:, : b - a], grad, total_t, True)
+        add_outer(block, grad, columns, total_t)
         multiply(grad, weight, inner, False)
         norm_rows_backward(inner, x[a:b], norm, eps, grad_x[a:b], grad_norm)
     transpose(total_t, grad_weight, True)
@@ -150,7 +149,7 @@ def finish_part_backward(
     narrow = np.empty((4, BLOCK, width), np.float32)
     hidden_rows, grad_hidden_rows = np.empty((BLOCK, size), np.float32), np.empty((BLOCK, size), np.float32)
     grad_gate_up_rows = np.empty((BLOCK, 2 * size), np.float32)
-    all_columns, total_t = np.empty((width, BLOCK), np.float32), np.zeros((width, 2 * size), np.float32)
+    columns, total_t = np.empty((width, BLOCK), np.float32), np.zeros((width, 2 * size), np.float32)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         n = b - a
@@ -159,13 +158,10 @@ def finish_part_backward(
         add_norm_rows(x[a:b], branch[a:b], out_norm, eps, middle)
         norm_rows(middle, mlp_norm, eps, normed)
         norm_rows_backward(grad[a:b], mlp[a:b], mlp_out_norm, eps, inner, grad_mlp_out_norm)
-        columns = all_columns[:, :n]
         multiply(inner, down_weight, grad_hidden, False)
         gate_rows_backward(grad_hidden, gate_up[a:b], hidden, grad_gate_up)
-        transpose(inner, columns, False)
-        multiply(columns, hidden, grad_down_weight, True)
-        transpose(normed, columns, False)
-        multiply(columns, grad_gate_up, total_t, True)
+        add_outer(inner, hidden, columns, grad_down_weight)
+        add_outer(normed, grad_gate_up, columns, total_t)
         multiply(grad_gate_up, gate_up_weight, inner, False)
         norm_rows_backward(inner, middle, mlp_norm, eps, outer, grad_mlp_norm)
         total = grad_x[a:b]
@@ -173,7 +169,6 @@ def finish_part_backward(
             for j in range(width):
                 total[i, j] = grad[a + i, j] + outer[i, j]
         norm_rows_backward(total, branch[a:b], out_norm, eps, inner, grad_out_norm)
-        transpose(inner, columns, False)
-        multiply(columns, attended[a:b], grad_out_weight, True)
+        add_outer(inner, attended[a:b], columns, grad_out_weight)
         multiply(inner, out_weight, grad_attended[a:b], False)
     transpose(total_t, grad_gate_up_weight, True)

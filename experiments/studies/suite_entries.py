@@ -27,7 +27,10 @@ CAP = "boundary_cap"
 RATE = ("rate.control=binomial", "rate.coefficient=1.0")
 """The control of the rate. The pressure on logits of the recipes, at their weights, let policies that had learned draw
 up to twice the target's boundaries."""
-BASE = ("experiment=recall", f"model.overrides.{CAP}=null", *RATE, "compute.threads=1")
+SPEED = "model.overrides.boundary_scale=1.0"
+"""The factor on boundary logits, which sets how fast a policy learns: chosen in a seed of its own, with the control of
+the rate, so that policies learn within a cell's FLOPs. Entries of recipes keep the recipe's."""
+BASE = ("experiment=recall", f"model.overrides.{CAP}=null", SPEED, *RATE, "compute.threads=1")
 """Options that all entries share; an entry's own follow. With the soft cap of boundary logits, which training alone
 has, policies would be evaluated at a lower rate than the one that training holds."""
 _RETURN = ("estimator=discounted_return",)

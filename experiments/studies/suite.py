@@ -66,7 +66,9 @@ class SuiteOptions:
     gamma: list[float] = field(default_factory=list)
     """Discounts of ``estimator``; default: 0.9. Without ``estimator`` and ``entries``, of all estimators."""
     seeds: int = 5
-    """Seeds of each entry: 0, 1, ..."""
+    """Seeds of each entry."""
+    first_seed: int = 0
+    """The first of them. Choose options in seeds that no table has, for example from 100 on."""
     best_seeds: int = 0
     """Seeds of the two entries with the highest interquartile means over ``seeds``; 0 trains no further ones."""
     flops: float = CELL_FLOPS
@@ -118,7 +120,7 @@ def read_suite_options(arguments: Sequence[str]) -> SuiteOptions:
         raise ValueError(f"budget must be one of {[*GRADES]}, got {options.budget!r}")
     if set(options.grades) - {1, 2, 3, 4}:
         raise ValueError(f"grades must be among [1, 2, 3, 4], got {options.grades}")
-    check_minimums(options, {"seeds": 1, "best_seeds": 0, "workers": 0})
+    check_minimums(options, {"seeds": 1, "first_seed": 0, "best_seeds": 0, "workers": 0})
     if 0 < options.best_seeds <= options.seeds:
         raise ValueError(f"best_seeds must be 0 or above seeds={options.seeds}, got {options.best_seeds}")
     if not 0 < options.flops < float("inf"):
@@ -147,7 +149,10 @@ def _grades(task: str, options: SuiteOptions) -> list[int]:
 def suite_jobs(
     options: SuiteOptions, *, entries: Sequence[str] | None = None, seeds: Sequence[int] | None = None
 ) -> list[CellJob]:
-    """Return the jobs of all entries and seeds, or of some, seed by seed; a file's name has a hash of its options."""
+    """Return the jobs of all entries and seeds, or of some, seed by seed; ``seeds`` are counted from ``first_seed``.
+
+    A file's name has a hash of its options.
+    """
     folder, prints = Path(options.out, "cells"), dict[tuple[str, int, str], tuple[TrainConfig, str]]()
     places = [(task, grade) for task in options.tasks for grade in _grades(task, options)]
     for (task, grade), entry in itertools.product(places, suite_entries(options) if entries is None else entries):
@@ -155,7 +160,8 @@ def suite_jobs(
         prints[task, grade, entry] = config, fingerprint(config)
     jobs = []
     numbers = range(options.seeds) if seeds is None else seeds
-    for seed, (key, (config, digest)) in itertools.product(numbers, prints.items()):
+    for number, (key, (config, digest)) in itertools.product(numbers, prints.items()):
+        seed = options.first_seed + number
         cell = Cell(*key, seed)
         name = re.sub(r"[^\w.@-]", "_", "-".join(map(str, (TRACK, *cell, digest))))
         jobs.append(CellJob(cell, replace(config, seed=seed), folder / f"{name}.json"))

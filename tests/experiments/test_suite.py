@@ -360,6 +360,8 @@ def test_options_and_their_errors(capsys):
     everything = suite.suite_entries(suite.SuiteOptions())
     assert len(everything) == len(FIXED) + len(ESTIMATORS) and "batch_mean@0.9" in everything
     read = suite.read_suite_options
+    chosen = suite.suite_jobs(read([*TINY, "entries=paper", "first_seed=100", "seeds=2"]))
+    assert {job.cell.seed for job in chosen} == {job.config.seed for job in chosen} == {100, 101}
     refused(
         (lambda: read(["tasks=toy"]), ValueError, r"tasks must be among .*, got \['toy'\]"),
         (lambda: read(["budget=big"]), ValueError, r"budget must be one of \['small', 'full'\], got 'big'"),

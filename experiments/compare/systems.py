@@ -41,6 +41,7 @@ BY_RECIPE: dict[str, dict[str, Any]] = {
     "learned-paper-0.9": {"recipe": "paper", "estimator": {"gamma": 0.9}},
     "learned-released": {"recipe": "released"},
     "learned-released-0.9": {"recipe": "released", "estimator": {"gamma": 0.9}},
+    "learned-tuned": {"recipe": "tuned"},
     "learned-ours": {"recipe": "ours"},
 }
 """Variants that every comparison has: policies of recipes. The paper has gamma 0.99, but three of four stored versions

@@ -134,7 +134,7 @@ def test_what_agrees_or_is_meant_is_accepted(line):
 
 def test_a_run_says_which_recipe_it_follows():
     plain = configured("experiment=compare-seeds", "data.source=books", "model.overrides.encoder_norm=false")
-    assert describe_recipe(plain, fields_of(plain)) == "no recipe, but equal to ours"
+    assert describe_recipe(plain, fields_of(plain)) == "no recipe, but equal to tuned"
     changed = configured("recipe=paper", "ablation=no-discount", "data.source=books")
     assert describe_recipe(changed, fields_of(changed)).endswith(
         "recipe: paper, except estimator.gamma=1.0 instead of 0.99"

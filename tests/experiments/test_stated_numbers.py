@@ -16,21 +16,21 @@ from .results import RESULTS
 ROOT = Path(__file__).resolve().parents[2]
 README, COMPARE, CLAIMS = ROOT / "README.md", ROOT / "docs/results/compare.md", ROOT / "docs/claims.md"
 
-MAIN = ("imitation", "third-letter", "hnet", "spacebyte", "fast", "ours", "uniform")
+MAIN = ("imitation", "third-letter", "ours", "hnet", "spacebyte", "fast", "tuned", "uniform")
 """Systems of the main table that README states."""
-OTHERS = ("paper", "paper-0.9", "gumbel")
+OTHERS = ("paper", "paper-0.9", "gumbel", "bpe")
 SYSTEMS = {
     **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *OTHERS)},
-    "ours": (("compare-recipes", "gamma-0.9-weight-0.1"),),
+    "tuned": (("compare-recipes", "gamma-0.9-weight-0.1"),),
     "spacebyte": (("compare-seeds", "spacebyte"), ("compare-seeds-3-4", "spacebyte")),
     "uniform": (("compare-uniform", "uniform"),),
-    "ablations' ours": (("compare-ablations", "learned"),),
+    "ablations' tuned": (("compare-ablations", "learned"),),
     **{
         name: (("compare-ablations", name),)
         for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag", "no-rate-loss")
     },
     "gamma 0.99, weight 0.01": (("compare-recipes", "gamma-0.99-weight-0.01"),),
-    "fresh ours": (("compare-fresh", "learned"),),
+    "fresh tuned": (("compare-fresh", "learned"),),
     "fresh spacebyte": (("compare-fresh", "spacebyte"),),
     "fresh uniform": (("compare-fresh", "uniform"),),
     "fast": (("compare-fresh-scale", "learned"),),
@@ -40,35 +40,39 @@ SYSTEMS = {
 }
 """Folder and system of each result; seeds of several folders are joined."""
 MEANS = [
-    *((name, page) for name in ("ours", "spacebyte", "uniform") for page in (COMPARE, CLAIMS)),
+    *((name, page) for name in ("tuned", "spacebyte", "uniform") for page in (COMPARE, CLAIMS)),
     *((f"main {name}", page) for name in MAIN for page in (README, COMPARE)),
     *((f"main {name}", COMPARE) for name in OTHERS),
-    *((f"main {name}", CLAIMS) for name in ("fast", "hnet")),
-    *((name, page) for name in ("fresh ours", "fresh spacebyte", "fresh uniform") for page in (README, COMPARE)),
+    *((f"main {name}", CLAIMS) for name in ("ours", "fast", "hnet")),
+    *((name, page) for name in ("fresh tuned", "fresh spacebyte", "fresh uniform") for page in (README, COMPARE)),
     ("gamma 0.99, weight 0.01", README),
     ("paper", COMPARE),
     ("released", COMPARE),
 ]
 DIFFERENCES = [
-    ("ours", "uniform", COMPARE),
-    ("ours", "spacebyte", COMPARE),
+    ("tuned", "uniform", COMPARE),
+    ("tuned", "spacebyte", COMPARE),
     *((f"main {name}", "main uniform", page) for name in MAIN[:-1] for page in (README, COMPARE)),
-    ("main fast", "main third-letter", README),
+    ("main ours", "main third-letter", README),
     ("main imitation", "main third-letter", COMPARE),
     *((name, "main imitation", COMPARE) for name in ("main spacebyte", "main fast")),
     *(("main spacebyte", "main third-letter", page) for page in (COMPARE, CLAIMS)),
-    *(("main fast", f"main {name}", COMPARE) for name in ("ours", "spacebyte")),
+    *(("main fast", f"main {name}", COMPARE) for name in ("tuned", "spacebyte")),
+    *(("main ours", f"main {name}", page) for name in ("hnet", "spacebyte") for page in (README, COMPARE)),
+    *((f"main {name}", "main ours", page) for name in ("paper", "paper-0.9", "fast") for page in (README, CLAIMS, COMPARE)),
+    ("main ours", "main hnet", CLAIMS),
+    ("main ours", "main bpe", CLAIMS),
+    ("main gumbel", "main ours", CLAIMS),
     ("main hnet", "main spacebyte", COMPARE),
     *((f"main {name}", "main uniform", COMPARE) for name in OTHERS),
-    *((f"main {name}", "main fast", page) for name in ("paper", "paper-0.9") for page in (README, COMPARE)),
-    ("main paper-0.9", "main ours", COMPARE),
+    *((f"main {name}", "main fast", COMPARE) for name in ("paper", "paper-0.9")),
+    ("main paper-0.9", "main tuned", COMPARE),
     ("main gumbel", "main fast", CLAIMS),
     ("main fast", "main hnet", CLAIMS),
-    ("fresh ours", "fresh uniform", README),
-    ("fresh ours", "fresh spacebyte", README),
-    ("fast spacebyte", "fast", README),
+    ("fresh tuned", "fresh uniform", README),
+    ("fresh tuned", "fresh spacebyte", README),
     ("fast spacebyte", "fast", COMPARE),
-    *((name, "ablations' ours", README) for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag")),
+    *((name, "ablations' tuned", README) for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag")),
 ]
 
 

@@ -83,7 +83,7 @@ def test_relative_return_in_metrics(tmp_path):
 def test_command_runs(tmp_path):
     done = run_forked("rltok_rl.experiments.train", *QUICK, f"out={tmp_path}/run", "compute.threads=1")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "no recipe; closest: ours, except " in done.stderr, "every run says which recipe it follows"
+    assert "no recipe; closest: tuned, except " in done.stderr, "every run says which recipe it follows"
     assert "100%" in done.stderr and f"report: {tmp_path}/run/report.md" in done.stdout
     assert (tmp_path / "run" / "figures" / "curves.png").stat().st_size > 2_500
     documented = (ROOT / "docs" / "runs.md").read_text()

@@ -18,7 +18,7 @@ from rltok_rl.functional.boundary_rules import (
     spacelike,
     threshold_for_rate,
 )
-from rltok_rl.functional.budget import FORCED, budget_offsets, draw_within_budget, string_log_prob
+from rltok_rl.functional.budget import budget_offsets, draw_within_budget, string_log_prob
 
 from ..each import each
 
@@ -124,19 +124,6 @@ def test_strings_are_drawn_as_often_as_their_probability_says():
         counts = (drawn[:, None] == strings).all(-1).sum(0)
         assert int(counts.sum()) == 20_000
         assert float(((counts - 20_000 * probs) ** 2 / (20_000 * probs)).sum()) < bound
-
-
-def test_offsets_begin_anew_in_every_block():
-    strings = draw_within_budget(torch.randn(4, 36), torch.rand(4, 36), 0.3, 12)
-    offsets = budget_offsets(strings, 0.3, 12)
-    for row, t in product(range(4), range(36)):
-        left, rest = 4 - int(strings[row, t - t % 12 : t].sum()), 12 - t % 12
-        if t == 0 or left == rest:
-            assert offsets[row, t] == FORCED
-        elif left == 0:
-            assert offsets[row, t] == -FORCED
-        else:
-            assert float(offsets[row, t]) == pytest.approx(math.log(left / (rest - left)))
 
 
 @each(dtype=[torch.float32, torch.float64])

@@ -71,26 +71,6 @@ def test_any_leading_shape_and_the_wider_precision():
         assert torch.equal(lagged_logit(narrow, wide, recent_boundaries(boundaries, 3)), expected)
 
 
-def test_recent_boundaries_by_definition():
-    boundaries = torch.rand(2, 9) < 0.5
-    recent = recent_boundaries(boundaries, 4)
-    for t in range(9):
-        for j in range(1, 5):
-            expected = boundaries[:, t - j] if t >= j else torch.zeros(2, dtype=torch.bool)
-            assert torch.equal(recent[:, t, j - 1], expected)
-
-
-def test_gradients_are_finite_differences():
-    base, lags = (x.requires_grad_() for x in terms(2, 6))
-    boundaries, forced = torch.rand(2, 6) < 0.5, torch.rand(2, 6) < 0.3
-    for function in (
-        lambda b, w: boundary_logits(b, w, boundaries, cap=3.0),
-        lambda b, w: boundary_log_prob(boundary_logits(b, w, boundaries), boundaries, forced=forced),
-        lambda b, w: boundary_entropy(boundary_logits(b, w, boundaries), forced=forced),
-    ):
-        assert torch.autograd.gradcheck(function, (base, lags))
-
-
 @each(dtype=[torch.float32, torch.float64])
 def test_log_prob_and_entropy_equal_torch(dtype):
     """And at |l| = 30, H = e^-30 (1 + 30) to first order, where the textbook formula cancels in float32."""
@@ -101,15 +81,6 @@ def test_log_prob_and_entropy_equal_torch(dtype):
     torch.testing.assert_close(boundary_entropy(logits), theirs.entropy(), rtol=1e-4, atol=1e-6)
     decided = boundary_entropy(torch.tensor([30.0, -30.0, 0.0], dtype=dtype)).tolist()
     assert decided == pytest.approx([31 * math.exp(-30), 31 * math.exp(-30), math.log(2)], rel=1e-4)
-
-
-def test_forced_decisions_carry_nothing():
-    logits, forced = torch.randn(5, requires_grad=True), torch.tensor([1, 0, 1, 0, 0]).bool()
-    log_probs = boundary_log_prob(logits, torch.ones(5), forced=forced)
-    for values in (log_probs, boundary_entropy(logits, forced=forced)):
-        (slope,) = torch.autograd.grad(values.sum(), logits)
-        for x in (values, slope):
-            assert (x[forced] == 0).all() and (x[~forced] != 0).all()
 
 
 def test_soft_cap_and_refusals():

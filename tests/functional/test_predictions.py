@@ -66,26 +66,10 @@ def test_log_mean_exp_is_the_logarithm_of_a_mean_over_any_dimension():
         torch.testing.assert_close(log_mean_exp(values, dim), values.exp().mean(dim).log())
 
 
-def test_filters_keep_the_likeliest():
-    shuffle = torch.tensor([2, 0, 3, 1])
-    for options, kept in (
-        ({}, 4),
-        ({"top_k": 1}, 1),
-        ({"top_k": 3}, 3),
-        ({"top_k": 99}, 4),
-        ({"top_p": 1e-9}, 1),
-        ({"top_p": 0.49}, 1),
-        ({"top_p": 0.51}, 2),
-        ({"top_p": 0.81}, 3),
-        ({"top_p": 1.0}, 4),
-        ({"top_k": 2, "top_p": 0.7}, 2),  # after k = 2 the first holds 0.625 < 0.7
-        ({"top_k": 2, "top_p": 0.6}, 1),
-    ):
-        filtered = filter_logits(LOGITS[:, shuffle], **options)
-        assert filtered.isfinite()[:, shuffle.argsort()].tolist() == [[i < kept for i in range(4)]], options
+def test_filters_keep_ties():
     equal = torch.tensor([0.0, 2.0, 1.0, 1.0])
     assert filter_logits(equal, top_k=2).isfinite().tolist() == [False, True, True, True]  # ties with the second stay
-    for kept in (1, 2, 3):  # bytes that hold p exactly are enough
+    for kept in (1, 2, 3, 4):  # bytes that hold p exactly are enough
         assert filter_logits(torch.zeros(4), top_p=kept / 4).isfinite().sum() == kept
 
 

@@ -86,15 +86,6 @@ def test_a_position_with_one_real_row_is_no_division_by_zero(name):
         assert advantages[0, 5] == 0  # nothing to compare with
 
 
-@each(lengths=[(10, 7, 3, 2), (10, 10, 1, 1)])
-def test_leave_one_out_is_the_batch_mean_scaled_per_position(lengths):
-    returns, mask = draw(4, 10), torch.arange(10) < torch.tensor(lengths)[:, None]
-    count = mask.sum(0)
-    factor = torch.where(count > 1, count / (count - 1).clamp(min=1), 0)
-    expected = judge("batch_mean", returns, mask=mask) * factor
-    torch.testing.assert_close(judge("leave_one_out", returns, mask=mask), expected)
-
-
 @each(baseline=["batch_mean", "leave_one_out", "z_score"])
 def test_means_per_rows_are_those_of_a_batch_for_each_group(baseline):
     """Micro-batches that take their own means."""
@@ -130,18 +121,6 @@ def test_z_score_has_mean_0_and_spread_1_and_does_not_blow_up_equal_returns():
     assert rounded  # otherwise this test could not fail
     two = z_score(torch.tensor([[1.0, 5.0]]))  # steps are enough
     torch.testing.assert_close(two, torch.tensor([[-1.0, 1.0]]))
-
-
-@each(decay=[1.0, 0.5, 0.0])
-def test_a_running_mean_is_the_mean_of_earlier_batches(decay):
-    """A batch weighs ``decay`` to the number of batches since, in sum and count alike: 0 leaves the last one."""
-    batches, state = [draw(3, 5) for _ in range(4)], RunningMean.empty(5)
-    for number, batch in enumerate(batches):
-        advantages, state = running_mean(batch, state, decay=decay)
-        weights = [decay ** (number - 1 - earlier) for earlier in range(number)]
-        means = [weight * one.mean(0) for weight, one in zip(weights, batches, strict=False)]
-        before = sum(means) / sum(weights) if number else torch.zeros(5, dtype=torch.float64)
-        torch.testing.assert_close(advantages, batch - before, rtol=1e-5, atol=1e-6)
 
 
 def test_a_control_variate_removes_the_share_that_its_regressors_explain():

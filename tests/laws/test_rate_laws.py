@@ -14,7 +14,6 @@ from rltok_rl.functional.rate import (
     logit_pressure,
     priced_boundaries,
     ratio_loss,
-    straight_through,
 )
 
 from ..each import each
@@ -93,12 +92,6 @@ def test_refusals(name):
             RATE_CONTROLS[name](zeros, boundaries, target, mask=mask)
 
 
-def test_pressure_moves_decided_logits_as_much_as_undecided_ones():
-    logits = torch.tensor([[-9.0, 0.0, 9.0]], requires_grad=True)
-    logit_pressure(logits, torch.tensor([[0, 0, 1]]), 0.2).backward()
-    assert logits.grad.unique().numel() == 1
-
-
 def test_published_values():
     """H-Net's N/(N - 1) ((N - 1) F G + (1 - F)(1 - G)), which is below 1 where F and G differ; the exact binomial."""
     logits, boundaries = torch.full((1, 10), 0.6).logit(), torch.tensor([[1] + [0] * 9])
@@ -123,10 +116,3 @@ def test_a_group_of_rows_asks_no_other_process():
     groups = (None, ProcessGroup(0, 1))
     alone, among = (control_per_rows(logits, boundaries, 0.2, **options, process_group=g) for g in groups)
     assert torch.equal(alone, among)
-
-
-def test_straight_through_is_the_decision_in_value_and_the_probability_in_gradient():
-    p = torch.tensor([0.3, 0.8], requires_grad=True)
-    drawn = straight_through(torch.tensor([1, 0]), p)
-    assert drawn.tolist() == pytest.approx([1.0, 0.0])
-    assert torch.autograd.grad(drawn.sum(), p)[0].tolist() == [1.0, 1.0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 import torch
@@ -83,32 +82,5 @@ def test_log_prob_and_entropy_equal_torch(dtype):
     assert decided == pytest.approx([31 * math.exp(-30), 31 * math.exp(-30), math.log(2)], rel=1e-4)
 
 
-def test_soft_cap_and_refusals():
+def test_a_soft_cap_is_reached():
     torch.testing.assert_close(soft_cap(torch.tensor([-1e9, 0.0, 1e9]), 6.0), torch.tensor([-6.0, 0.0, 6.0]))
-    zeros = torch.zeros(2, 5)
-    for call, error, words in (
-        (lambda: soft_cap(zeros, 0.0), ValueError, "cap must be positive and finite, got 0.0"),
-        (lambda: soft_cap(zeros, math.inf), ValueError, "cap must be positive and finite, got inf"),
-        (
-            lambda: boundary_log_prob(zeros, zeros, forced=zeros.long()),
-            TypeError,
-            "forced must be bool, got torch.int64",
-        ),
-        (
-            lambda: boundary_logits(zeros, torch.zeros(2, 4, 3), zeros),
-            ValueError,
-            "lags must be [2, 5, 'w'], got [2, 4, 3]",
-        ),
-        (
-            lambda: boundary_logits(zeros, torch.zeros(2, 5, 3), zeros[:, 1:]),
-            ValueError,
-            "boundaries must have the shape of base, [2, 5], got [2, 4]",
-        ),
-        (
-            lambda: boundary_logits(zeros.long(), torch.zeros(2, 5, 3), zeros),
-            TypeError,
-            "base must be a floating-point tensor, got torch.int64",
-        ),
-    ):
-        with pytest.raises(error, match=re.escape(words)):
-            call()

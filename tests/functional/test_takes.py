@@ -7,7 +7,7 @@ import inspect
 import math
 import pkgutil
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ from rltok_rl.functional.policy import boundary_log_prob, recent_boundaries, sof
 from rltok_rl.functional.policy_gradient import clipped_ratio, importance_weighted, vtrace
 from rltok_rl.functional.policy_metrics import clip_fraction
 from rltok_rl.functional.rate import (
+    RATE_CONTROLS,
     Controller,
     check_target,
     control_per_rows,
@@ -77,18 +78,18 @@ HIDE_NAN = {
 }
 
 
-def shared(function: Any, arguments: dict[str, Any]) -> list[Any]:
-    """Declared tensors of a call whose last dimension an earlier tensor of the call has too."""
-    out: list[Any] = []
+def misshapen(function: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of a call with one size unlike that of an earlier tensor, or with a dimension that would broadcast."""
     seen: set[str] = set()
     for argument in function.arguments:
         value = arguments[argument.name]
-        if isinstance(value, Tensor) and value.dim():
+        if isinstance(value, Tensor):
             kind = next(kind for kind in argument.kinds if kind.is_tensor)
-            last = kind.dims[-1] if kind.dims else f"*{kind.leading}"
-            out += [argument] if last in seen else []
-            seen |= {last}
-    return out
+            names = [*([f"*{kind.leading}"] if kind.leading else []), *kind.dims]
+            for place, name in enumerate(names, -len(names)):
+                if name in seen:
+                    yield argument.name, value[None] if name[0] == "*" else torch.cat((value, value), place)
+            seen |= {*names}
 
 
 def test_every_public_function_declares_its_arguments():
@@ -109,15 +110,17 @@ def test_right_calls_return_and_wrong_tensors_are_named():
         calls = [right_arguments(function, random.Random(f"{name} {seed}")) for seed in range(40)]
         assert any(outcome(function, arguments) == "result" for arguments in calls), name
         for arguments in calls[:4]:
-            wrong: list[tuple[str, Any]] = []
-            for argument in shared(function, arguments):
-                value = arguments[argument.name]
-                wrong += [(argument.name, torch.cat((value, value), -1)), (argument.name, value.to("meta"))]
+            wrong: list[tuple[str, Any]] = [*misshapen(function, arguments)]
+            wrong += [(key, arguments[key].to("meta")) for key in {key for key, _ in wrong}]
             for argument in function.arguments:
                 value = arguments[argument.name]
                 if isinstance(value, Tensor):
-                    others = (value.to(torch.complex64), value.to(torch.float8_e4m3fn), value.to(torch.uint64))
-                    wrong += [(argument.name, other) for other in (*others, value.to_sparse(), "text")]
+                    dtypes = [torch.complex64, torch.float8_e4m3fn, torch.uint64]
+                    kinds = {kind.name for kind in argument.kinds if kind.is_tensor}
+                    dtypes += [torch.int64] if kinds <= {"float", "known", "uniforms"} else []
+                    dtypes += [torch.float32, torch.int64] if kinds == {"bool"} else []
+                    wrong += [(argument.name, value.to(dtype)) for dtype in dtypes]
+                    wrong += [(argument.name, value.to_sparse()), (argument.name, "text")]
             for key, value in wrong:
                 with pytest.raises((ValueError, TypeError), match=key):
                     function(**{**arguments, key: value})
@@ -327,15 +330,20 @@ def test_numbers_may_lie_at_the_ends_of_their_ranges_and_not_beyond():
         ("top_p", lambda v: filter_logits(x, top_p=v), (1e-9, 1, None), (0, 1.1)),
         ("top_k", lambda v: sample_bytes(x, top_k=v), (1, 9, None), (0,)),
         ("top_p", lambda v: sample_bytes(x, top_p=v), (1e-9, 1, None), (0, 1.1)),
-        ("temperature", lambda v: sample_bytes(x, temperature=v), (0, inf), (-0.1,)),
+        ("temperature", lambda v: sample_bytes(x, temperature=v), (0, inf), (-0.1, math.nan)),
         ("gamma", lambda v: return_sums(x, bits, gamma=v), (0, 1, None), (-0.1, 1.1)),
-        ("gamma", lambda v: discounted_return(x, v), (0, 1), (-0.1, 1.1)),
+        ("gamma", lambda v: discounted_return(x, v), (0, 1), (-0.1, 1.1, math.nan, torch.tensor(1.1), torch.ones(2))),
         ("lmbda", lambda v: generalized_advantage(x, x, x, 0.5, v), (0, 1), (-0.1, 1.1, torch.tensor(1.1))),
         ("lmbda", lambda v: vtrace(x, x, x, x, 0.5, lmbda=v), (0, 1), (-0.1, 1.1, torch.tensor(1.1))),
         ("rho_clip", lambda v: vtrace(x, x, x, x, 0.5, rho_clip=v), (1e-9, inf), (0,)),
         ("c_clip", lambda v: vtrace(x, x, x, x, 0.5, c_clip=v), (1e-9, inf), (0,)),
         ("max_weight", lambda v: importance_weighted(x, x, x, max_weight=v), (1e-9, inf, None), (0,)),
-        ("clip", lambda v: clipped_ratio(x, x, x, v), (0, 1, (1, 9), (0, inf)), (-0.1, 1.1, math.nan, (0, math.nan))),
+        (
+            "clip",
+            lambda v: clipped_ratio(x, x, x, v),
+            (0, 1, (1, 9), (0, inf)),
+            (-0.1, 1.1, math.nan, (0, math.nan), (0.2, -1.0), (2.0, 0.1), (0.1, 0.2, 0.3)),
+        ),
         ("num_rows", lambda v: ratio_with_error([1.0] * 5, v), (1,), (0,)),
         ("chunk", lambda v: byte_log_prob_in_parts(torch.exp, x[..., None], ids, v), (1, 99), (0,)),
         ("num_bytes", lambda v: bits_per_byte(1.0, v), (1,), (0, 1.5)),
@@ -343,7 +351,10 @@ def test_numbers_may_lie_at_the_ends_of_their_ranges_and_not_beyond():
         ("buckets", lambda v: ngram_hash(ids, 2, v), (1,), (0,)),
         ("cap", lambda v: soft_cap(x, v), (1e-9, 1e9), (0, inf)),
         ("num_lags", lambda v: recent_boundaries(bits, v), (0, 9), (-1, 10_001)),
-        ("target", lambda v: logit_pressure(x, bits, v), (1e-9, 0.999), (0, 1)),
+        *(
+            ("target", lambda v, control=control: control(x, bits, v), (1e-9, 0.999), (-0.2, 0, 1))
+            for control in RATE_CONTROLS.values()
+        ),
         ("target", lambda v: load_balance(error, error, v), (1e-9, 0.999), (0, 1)),
         ("slack", lambda v: hinge_loss(x, bits, 0.5, slack=v), (0, 1), (-1e-9, inf)),
         ("limit", lambda v: controller_update(empty, error, proportional=1, integral=1, limit=v), (0, inf), (-1e-9,)),

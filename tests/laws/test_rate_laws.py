@@ -80,18 +80,6 @@ def test_compiles_in_one_graph(name):
     torch.testing.assert_close(compiled(logits, boundaries), RATE_CONTROLS[name](logits, boundaries, 0.2))
 
 
-@each(name=RATE_CONTROLS)
-def test_refusals(name):
-    zeros = torch.zeros(2, 3)
-    for boundaries, target, mask, words in (
-        *((zeros, target, None, "target must lie strictly between 0 and 1, got") for target in (0.0, 1.0, -0.2)),
-        (torch.zeros(3), 0.2, None, r"boundaries must have the shape of logits, \[2, 3\], got \[3\]"),
-        (zeros, 0.2, torch.ones(3, dtype=torch.bool), "mask must have the shape of logits"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            RATE_CONTROLS[name](zeros, boundaries, target, mask=mask)
-
-
 def test_published_values():
     """H-Net's N/(N - 1) ((N - 1) F G + (1 - F)(1 - G)), which is below 1 where F and G differ; the exact binomial."""
     logits, boundaries = torch.full((1, 10), 0.6).logit(), torch.tensor([[1] + [0] * 9])

@@ -172,23 +172,11 @@ def test_values_in_bfloat16_are_rounded_once():
 
 
 @each(name=FUNCTIONS)
-def test_refusals(name):
-    rewards = draw(2, 3)
-    nan, infinite = rewards.clone(), rewards.clone()
-    nan[1, 2], infinite[1, 2] = float("nan"), float("-inf")  # infinity times the 0 of an end would be NaN elsewhere
-    for options, error, message in (
-        ({"rewards": nan}, ValueError, r"rewards must be finite numbers, got nan at index \[1, 2\]"),
-        ({"rewards": infinite}, ValueError, r"rewards must be finite numbers, got -inf at index \[1, 2\]"),
-        ({"rewards": torch.ones(2, 3).long()}, TypeError, "rewards must be a floating-point tensor"),
-        ({"mask": rewards[0] > 0}, ValueError, r"mask must have the shape of rewards, \[2, 3\], got \[3\]"),
-        ({"mask": torch.ones(2, 3)}, TypeError, "mask must be bool"),
-        ({"done": rewards[..., None] > 0}, ValueError, r"done must have the shape of .*, \[2, 3\], got \[2, 3, 1\]"),
-        ({"done": torch.zeros(2, 3)}, TypeError, "done must be bool"),
-        *(({"gamma": g}, ValueError, r"gamma must lie in \[0, 1\], got") for g in (-0.1, 1.01, float("nan"))),
-        ({"gamma": torch.tensor(1.5)}, ValueError, r"gamma must lie in \[0, 1\], got 1.5"),
-        ({"gamma": torch.ones(2)}, ValueError, r"gamma must be one number, got a tensor of shape \[2\]"),
-    ):
-        with pytest.raises(error, match=message):
-            RETURNS[name](**{"rewards": rewards, "gamma": 0.9, **options})
-    large = torch.full((2, 3), 3e38)  # finite numbers, though their sum is not
+def test_rewards_are_finite_and_their_sums_need_not_be(name):
+    for number in (float("nan"), float("-inf")):  # infinity times the 0 of an end would be NaN elsewhere
+        rewards = draw(2, 3)
+        rewards[1, 2] = number
+        with pytest.raises(ValueError, match=rf"rewards must be finite numbers, got {number} at index \[1, 2\]"):
+            RETURNS[name](rewards, 0.9)
+    large = torch.full((2, 3), 3e38)
     assert torch.equal(RETURNS[name](large, 0.0), large)

@@ -254,19 +254,6 @@ def test_scoring_windows_again_trains_the_encoder_as_the_rollout_did(lengths):
     assert_same(*slopes, rtol=1e-3, atol=1e-5)
 
 
-def test_ppo_metrics_are_of_free_decisions_alone(model, rollout):
-    """Log-ratios are known: the stored log-probabilities are off by known amounts."""
-    stored = rollout.detach()
-    free, shift = ~stored["forced"], torch.zeros(4, 12)
-    shift[:, 5] = 1.0
-    stored["action_log_prob"] = torch.where(free, stored["action_log_prob"] - shift, -50.0)
-    out = with_estimator(BoundaryClipPPOLoss(LearnedBoundaryActor(model), clip_epsilon=(0.1, 0.3)))(stored)
-    ratios = shift[free].exp()
-    torch.testing.assert_close(out["clip_fraction"], (ratios > 1.3).float().mean())
-    torch.testing.assert_close(out["ESS"], ratios.sum() ** 2 / (44 * ratios.square().sum()))
-    torch.testing.assert_close(out["kl_approx"], (ratios - 1 - shift[free]).mean(), rtol=1e-4, atol=1e-6)
-
-
 def test_ppo_with_a_critic(model, rollout):
     stored, critic = rollout.detach(), BoundaryCritic(model.config)
     loss = BoundaryClipPPOLoss(LearnedBoundaryActor(model), critic, critic_coeff=0.5)
@@ -301,17 +288,6 @@ def test_bits_per_byte_are_a_mean_whatever_the_reduction(loss, reduction):
 def test_off_policy_weights_have_no_gradient(model, rollout):
     attached, stored = (gradient(model, total(LOSSES["off-policy"](model)(td))) for td in (rollout, rollout.detach()))
     torch.testing.assert_close(attached[WEIGHTS], stored[WEIGHTS])
-
-
-def test_off_policy_weights_are_cut(model, rollout):
-    stored = rollout.detach()
-    stored["action_log_prob"] = stored["action_log_prob"] - 2.0  # everything is e^2 times likelier now
-    plain, free, cut = (
-        gradient(model, total(reinforce(model, **options)(stored)))[WEIGHTS]
-        for options in ({}, {"off_policy": True}, {"off_policy": True, "max_weight": 2.0})
-    )
-    torch.testing.assert_close(free, plain * math.e**2, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(cut, plain * 2, rtol=1e-4, atol=1e-6)
 
 
 def test_normalised_advantages_have_no_mean_no_scale_and_no_forced_decisions(model, rollout):
@@ -574,68 +550,6 @@ def test_released_losses_are_mixed_and_means_span_a_micro_batch_and_all_position
     torch.testing.assert_close(released["loss_policy"], expected)
     free, every = (reinforce(average=average)(rollout)["loss_policy"] for average in ("free", "all"))
     torch.testing.assert_close(every, free * 11 / 12)  # one forced decision in twelve
-
-
-@each(scored=[False, True])
-def test_released_policy_ends_are_forced(scored, model, rollout):
-    """The last decision of a row was not the policy's there: it counts 0 in a mean that it is part of."""
-    td, advantages = rollout.copy(), torch.randn(4, 12, 1)
-    td["advantage"] = advantages
-    weighted = td["action_log_prob"] * advantages.squeeze(-1)
-    loss = BoundaryReinforceLoss(average="released", actor=LearnedBoundaryActor(model) if scored else None)
-    torch.testing.assert_close(loss(td)["loss_policy"], -weighted[:, 1:-1].sum() / 48)
-    torch.testing.assert_close(loss(td)["advantage_mean"], advantages[:, 1:-1].mean())
-    td["collector", "mask"] = valid = torch.arange(12) < torch.tensor([12, 8, 5, 12])[:, None]
-    counted = valid & valid.roll(-1, 1) & (torch.arange(12) > 0)
-    counted[:, -1] = False
-    torch.testing.assert_close(loss(td)["loss_policy"], -weighted[counted].sum() / valid.sum())
-
-
-@each(lengths=[(12, 12, 12, 12), (12, 8, 5, 12)])
-def test_released_ends_count_as_certain_in_the_rate(lengths, rollout):
-    """The first and the last real decision of each row have probability 1 and logit 100; padding does not count."""
-    td, step, last = rollout.detach(), torch.arange(12), torch.tensor(lengths)[:, None] - 1
-    td["logits"] = logits = td["logits"].clone().requires_grad_()
-    td["collector", "mask"] = step <= last
-    middle, count = (step > 0) & (step < last), sum(lengths)
-    loss = RateLoss(0.3, ends="released")(td)["loss_rate"]
-    mean_prob = (logits.detach()[middle].sigmoid().sum() + 8) / count
-    torch.testing.assert_close(loss, (logits[middle].sum() + 800) / count * (mean_prob - 0.3))
-    (slope,) = torch.autograd.grad(loss, logits)
-    assert torch.equal(slope != 0, middle)
-
-
-@each(lengths=[(12, 12, 12, 12), (12, 8, 5, 12)])
-def test_the_last_byte_of_a_window_counts_as_a_certain_position(lengths, rollout):
-    """A window of T + 1 bytes: forced decisions and the last byte count 0, in the rate probability 1 and logit 100."""
-    td, step, advantages = rollout.detach(), torch.arange(12), torch.randn(4, 12, 1)
-    td["collector", "mask"] = valid = step < torch.tensor(lengths)[:, None]
-    td["advantage"], free = advantages, valid & (step > 0)
-    td["action_log_prob"] = log_prob = td["action_log_prob"].clone().requires_grad_()
-    loss = BoundaryReinforceLoss(average="window")(td)["loss_policy"]
-    torch.testing.assert_close(loss, -(log_prob * advantages.squeeze(-1))[free].sum() / (sum(lengths) + 4))
-    td["logits"] = logits = td["logits"].clone().requires_grad_()
-    means = []
-    for rows in (slice(0, 2), slice(2, 4)):
-        inner, count = logits[rows][free[rows]], sum(lengths[rows]) + 2
-        mean_prob = (inner.detach().sigmoid().sum() + 4) / count
-        means.append((inner.sum() + 400) / count * (mean_prob - 0.3))
-    grouped, whole = RateLoss(0.3, ends="window", rows_per_mean=2), RateLoss(0.3, ends="window")
-    torch.testing.assert_close(grouped(td)["loss_rate"], torch.stack(means).mean())
-    torch.testing.assert_close(whole(td[:2])["loss_rate"], means[0])
-    (slope,) = torch.autograd.grad(grouped(td)["loss_rate"], logits)
-    assert torch.equal(slope != 0, free)
-    td["target_rate"] = torch.full((4, 12, 1), 0.3)
-    torch.testing.assert_close(grouped(td)["loss_rate"], torch.stack(means).mean())
-
-
-@each(control=RATE_CONTROLS, rates=[False, True])
-def test_a_rate_per_rows_is_the_average_of_each_groups_loss(control, rates, rollout):
-    td = rollout.detach()
-    if rates and control == "logit_pressure":
-        td["target_rate"] = torch.tensor([0.2, 0.3, 0.2, 0.4])[:, None, None].expand(4, 12, 1)
-    parts = [RateLoss(0.3, control=control)(td[at : at + 2])["loss_rate"] for at in (0, 2)]
-    torch.testing.assert_close(RateLoss(0.3, control=control, rows_per_mean=2)(td)["loss_rate"], sum(parts) / 2)
 
 
 def test_exact_released_loss_has_means_of_its_own_per_micro_batch(rollout):

@@ -62,20 +62,6 @@ def test_a_gain_of_0_is_no_gain(control):
     torch.testing.assert_close(pushes, torch.tensor([0.01, 0.02, 0.0]))
 
 
-def test_each_group_of_texts_is_pushed_to_its_target():
-    """Against a loop over groups, by value and gradient; with one target for all, the loss of one target."""
-    targets = torch.tensor([0.1, 0.3, 0.3, 0.6])[torch.arange(8) // 2]  # rows 2 to 5 share one
-    td = rollout(0.5, target_rate=targets[:, None, None].expand(8, 40, 1).clone())
-    logits, expected = td["logits"].detach(), torch.zeros(8, 40)
-    for rows in ([0, 1], [2, 3, 4, 5], [6, 7]):
-        expected[rows, 1:] = (logits[rows, 1:].sigmoid().mean() - targets[rows[0]]) / (8 * 39)
-    torch.testing.assert_close(slope(td), expected)
-    torch.testing.assert_close(RateLoss(0.4)(td)["loss_rate"].detach(), (logits * expected).sum())
-    td["target_rate"].fill_(0.2)
-    torch.testing.assert_close(slope(td), slope(td.exclude("target_rate")))
-    torch.testing.assert_close(RateLoss(0.4)(td)["loss_rate"], RateLoss(0.2)(td.exclude("target_rate"))["loss_rate"])
-
-
 @each(ends=ENDS)
 def test_padding_has_no_target(ends):
     td = rollout(target_rate=torch.full((8, 40), 0.3))
@@ -85,26 +71,6 @@ def test_padding_has_no_target(ends):
     assert (
         torch.equal(slope(td, ends=ends), expected) and (expected[:, 30:] == 0).all() and (expected[:, 1:29] != 0).any()
     )
-
-
-@each(control=["ratio", "hinge", "binomial"], ends=["released", "window"])
-def test_both_ends_count_as_boundaries(control, ends):
-    """Whatever was asked for there. Two rows of four decisions, the first forced; a window has one byte more."""
-    action = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 0]])
-    logits = torch.tensor([[-1.0, 0.5, 0.0, -2.0], [1.0, -0.5, 0.3, 0.2]])
-    td = TensorDict({"logits": logits, "action": action, "forced": torch.arange(4).expand(2, 4) == 0}, [2, 4])
-    length, given = (4, [0, 3]) if ends == "released" else (5, [0, 4])
-    certain, drawn = torch.full((2, length), 100.0), torch.zeros(2, length)
-    certain[:, :4], drawn[:, :4] = logits, action.float()
-    certain[:, given], drawn[:, given] = 100.0, 1.0
-    f, g, alpha = drawn.mean(), certain.sigmoid().mean(), 0.2
-    chances = torch.distributions.Binomial(length, torch.tensor(alpha)).log_prob(drawn.sum(-1))
-    expected = {
-        "ratio": f * g / alpha + (1 - f) * (1 - g) / (1 - alpha),
-        "hinge": f - alpha - 0.005,
-        "binomial": -(chances / length).mean(),
-    }
-    torch.testing.assert_close(RateLoss(alpha, control=control, ends=ends)(td)["loss_rate"], expected[control])
 
 
 def test_refusals():

@@ -18,7 +18,6 @@ from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import load_segmenter, make_segmenter, save_segmenter, train_bpe
 from rltok_rl.experiments.commands import boundaries, check, evaluate, generate, report, segment, view
 from rltok_rl.experiments.runs.folder import read_run
-from rltok_rl.experiments.studies import credit
 from safetensors.torch import load_file, save_file
 
 from rltok_rl.models import UNet, preset
@@ -189,21 +188,16 @@ def overflowing() -> None:
 SEGMENT = (segment, ["abc", "--model", "run"])
 EVAL = (evaluate, ["run"])
 BOUNDARIES = (boundaries, ["run"])
-CREDIT = (credit, ["run"])
 VIEW = (view, [CHECKPOINT, "text.txt"])
 REPORT = (report, ["run"])
 Case = tuple[Callable[[], Any], tuple[Any, list[str]], str]
 CASES: dict[str, Case] = {
     "2 GB of config.json": (large(CONFIG), SEGMENT, "config.json of run/model must have at most"),
-    "2 GB of segmenter.json": (large(f"run/model/{WORD}"), SEGMENT, f"run/model/{WORD} must have at most"),
     "2 GB of config.yaml": (large(YAML), EVAL, "run/config.yaml must have at most"),
-    "2 GB of model.json": (large("run/model.json"), VIEW, "model.json must have at most"),
-    "2 GB of summary.json": (large("run/summary.json"), REPORT, "summary.json must have at most"),
     "2 GB of metrics.csv": (large("run/metrics.csv"), REPORT, "metrics.csv must have at most"),
     "2 GB of state.json": (large(f"{CHECKPOINT}/state.json"), VIEW, "state.json must have at most"),
     "2 GB of manifest.json": (large(f"{CHECKPOINT}/manifest.json"), VIEW, "manifest.json cannot be read"),
     "deep config.json": (text(CONFIG, DEEP), SEGMENT, "config.json of run/model must be JSON"),
-    "deep segmenter.json": (text(f"run/model/{WORD}", DEEP), SEGMENT, "segmenter.json must be JSON"),
     "deep config.yaml": (text(YAML, DEEP[:60_000]), EVAL, "run/config.yaml cannot be read"),
     "deep state": (state(DEEP), VIEW, "update-00000001 cannot be read"),
     "digits": (text(CONFIG, "9" * 10_000), SEGMENT, "config.json of run/model must be JSON"),
@@ -213,14 +207,12 @@ CASES: dict[str, Case] = {
         SEGMENT,
         f"run/model/{WORD} must hold values by name, got list",
     ),
-    "null for a segmenter": (text(f"run/model/{WORD}", "null"), SEGMENT, f"{WORD} must hold values by name, got None"),
     "no word of a segmenter": (
         text(f"run/model/{WORD}", "{}"),
         SEGMENT,
         f"run/model/{WORD} must hold format, got none",
     ),
     "a list of summary": (text("run/summary.json", "[1]"), REPORT, "summary.json cannot be read"),
-    "a number of starts": (text("run/environment.json", "1"), REPORT, "environment.json cannot be read"),
     "a word of the total": (
         options(optim={"total_bytes": "x"}),
         REPORT,
@@ -249,7 +241,7 @@ CASES: dict[str, Case] = {
         "manifest.json cannot be read",
     ),
     "parent of a manifest": (manifest(files={"..": {"bytes": 1, "sha256": "x"}}), VIEW, "manifest.json cannot be read"),
-    "a list of model.json": (text("run/model.json", "[1]"), REPORT, "model.json cannot be read"),
+    "long width": (sizes(width=2 * 10**30), SEGMENT, "width must be an integer"),
     "long word": (sizes(width="x" * 500_000), SEGMENT, "width must be an integer"),
     "layers": (sizes(num_token_layers=900), SEGMENT, "layers of config.json of run/model must be at most"),
     "layers of a checkpoint": (sizes("run/model.json", num_token_layers=900), VIEW, "model.json must be at most"),
@@ -259,7 +251,6 @@ CASES: dict[str, Case] = {
     "header": (text(WEIGHTS, b"\xff" * 64), SEGMENT, "model.safetensors must be a whole safetensors file"),
     "NaN": (numbers(math.nan), SEGMENT, 'model.safetensors must hold finite numbers, got others in "embedding.weight"'),
     "infinity": (numbers(-math.inf), (generate, ["a", "--model", "run"]), "model.safetensors must hold finite"),
-    "infinity in EVAL": (numbers(math.inf), EVAL, "model.safetensors must hold finite numbers"),
     "8 bits": (numbers(0, torch.float8_e5m2), SEGMENT, "model.safetensors must hold floating-point weights of 16"),
     "NaN of a checkpoint": (checkpoint(math.nan), VIEW, "update-00000001 must hold finite numbers, got others in"),
     "NaN of a segmenter": (saved(math.nan), SEGMENT, f"the weights of run/model/{WORD} must hold finite numbers"),
@@ -272,7 +263,6 @@ CASES: dict[str, Case] = {
     "fewer bytes": (tokenizer("model", "vocab", value={"a": 0}), SEGMENT, "tokenizer.json must be a tokenizer as"),
     "equal ids": (tokenizer("model", "vocab", "a", value=0), SEGMENT, "must have different ids, got equal ones"),
     "custom code": (word("evil:Evil"), SEGMENT, f"run/model/{WORD} names custom code, 'evil:Evil'"),
-    "custom code of Python": (word("os:system"), SEGMENT, f"run/model/{WORD} names custom code, 'os:system'"),
     "custom reward": (options(estimator={"reward": "evil:Evil"}), (view, ["run", "text.txt"]), "names custom code"),
     "name of a list": (word(["evil:Evil"]), SEGMENT, "run/model/segmenter.json"),
     "options of a list": (word(options=[1]), SEGMENT, f"options of run/model/{WORD} must be values by name"),
@@ -287,21 +277,12 @@ CASES: dict[str, Case] = {
     "Python": (text(YAML, "a: !!python/object/apply:os.mkdir ['executed']"), EVAL, "run/config.yaml cannot be read"),
     "interpolation": (options(data={"source": "${oc.env:HOME}"}), EVAL, "must hold plain values, got the interpol"),
     "group of a list": (text(YAML, "segmenter: [1]"), EVAL, "run/config.yaml must hold options of segmenter by name"),
-    "no group": (text(YAML, "data: 5"), EVAL, "run/config.yaml must hold options of data by name"),
     "link": (lambda: Path("run/report.md").symlink_to("text.txt"), REPORT, "run/report.md must be a file, got a link"),
     "no steps": (text(YAML, "data: {num_steps: often}"), EVAL, "run/config.yaml: data.num_steps must be an integer"),
     "source outside": (options(data={"source": "/etc/passwd"}), EVAL, "was not trained on by you on this machine"),
-    "source inside": (options(data={"source": "text.txt"}), EVAL, "was not trained on by you on this machine"),
     "cache": (options(data={"source": "text.txt", "cache": "../evil"}), EVAL, "pass --trust-data if you trust"),
     "corpus": (options(data={"source": "codeparrot"}), EVAL, "data.source='codeparrot' was not trained on"),
-    "address": (
-        options(data={"source": "codeparrot", "options": {"data_files": "a"}}),
-        EVAL,
-        "not trained on",
-    ),
-    "language": (options(data={"source": "lexicon", "options": {"num_words": 10**9}}), EVAL, "was not trained on by"),
     "unknown option": (text(YAML, "data: {foo: 1}"), EVAL, f"{YAML} has an option that this version does not know: d"),
-    "unknown group": (options(foo=1), CREDIT, f"{YAML} has an option that this version does not know: foo"),
     "number as a name": (text(YAML, "1: {a: b}"), BOUNDARIES, f"{YAML} has an option that this version does not"),
     "nested interpolations": (
         text(YAML, f'a: "{"${" * 20_000}"'),
@@ -315,7 +296,6 @@ CASES: dict[str, Case] = {
     ),
     "interpolated name": (text(YAML, '"${oc.env:HOME}": 1'), EVAL, "must hold plain values, got the interpolation"),
     "empty config.yaml": (text(YAML, ""), BOUNDARIES, f"{YAML} must name model.preset"),
-    "empty config.yaml in VIEW": (text(YAML, ""), VIEW, f"{YAML} must name model.preset"),
     "word for a number": (options(data={"held_out": "x"}), EVAL, f"{YAML} cannot be used: data.held_out: Value 'x'"),
     "rows": (options(data={"num_rows": 10**9}), EVAL, f"{YAML} cannot be used: data.num_rows must be an integer"),
     "word for gamma": (
@@ -327,13 +307,6 @@ CASES: dict[str, Case] = {
     "pipe of config.yaml": (special(YAML, os.mkfifo), EVAL, f"{YAML} must be a file, got something else"),
     "folder of config.yaml": (special(YAML, Path.mkdir), EVAL, f"{YAML} must be a file, got something else"),
     "lost config.yaml": (special(YAML, lambda path: path.symlink_to("no")), EVAL, f"{YAML} must be a file, got a link"),
-    "pipe of segmenter.json": (special(f"run/model/{WORD}", os.mkfifo), SEGMENT, f"{WORD} must be a file, got somethi"),
-    "folder of segmenter.json": (special(f"run/model/{WORD}", Path.mkdir), SEGMENT, f"{WORD} must be a file, got some"),
-    "lost segmenter.json": (
-        special(f"run/model/{WORD}", lambda path: path.symlink_to("no")),
-        SEGMENT,
-        f"{WORD} must be a file, got a link to nothing",
-    ),
     "tokenizer of a word": (word("bpe", {"tokenizer": "x"}), SEGMENT, f"{WORD} cannot be used: tokenizer must be a"),
     "switch for a rate": (word("random", {"rate": True}), SEGMENT, f"{WORD} cannot be used: rate must be a number"),
     "number for a switch": (word("spacebyte", {"repeat": 1e30}), SEGMENT, f"{WORD} cannot be used: repeat must be Tr"),
@@ -341,8 +314,6 @@ CASES: dict[str, Case] = {
     "lags of a word": (word("entropy-spike", {"lags": "x"}), SEGMENT, f"{WORD} cannot be used: lags must be an inte"),
     "dtypes": (dtypes, SEGMENT, "run must hold weights of one dtype, got float16, float64"),
     "overflow": (overflowing, SEGMENT, "the weights of run are too large"),
-    "overflow in EVAL": (overflowing, (evaluate, ["run", "text.txt"]), "the weights of run are too large"),
-    "overflow in generate": (overflowing, (generate, ["a", "--model", "run"]), "the weights of run are too large"),
     "segmenter without a state": (
         lambda: (checkpoint()(), options(segmenter={"name": "hnet"})()),
         VIEW,
@@ -365,10 +336,6 @@ CASES |= {
         ("tokens_read", 10**12, {"upsampling": "attention"}),
         ("second_rate", 1e-12, {"second_level": "stride"}),
     )
-}
-CASES |= {
-    f"{name} {value:.0e}": (sizes(**{name: value}), SEGMENT, f"{name} must be an integer")
-    for name, value in (("width", 2 * 10**30), ("num_special", 10**12), ("num_token_layers", 3_000_000))
 }
 
 

@@ -2,7 +2,7 @@
 
 Nothing is shared with the library but the names of its parameters. A text x_1 .. x_T is read as S = T + 1 inputs, the
 mark of its beginning and T bytes. Positions count from 0: input 0 is the mark, input i predicts byte i + 1, and the
-last one predicts nothing. Layers are those of Gemma 2. Weights are float64 tensors by name.
+last one predicts nothing. Layers are those of `experiments/reinforce.py`. Weights are float64 tensors by name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from rltok_rl.experiments.reinforce import Config, TransformerLayer
 from torch import Tensor
+from torch.func import functional_call
 
 MARK = 256
 
@@ -152,45 +154,21 @@ def _layers(
     w: dict[str, Tensor], stack: str, x: list[Tensor], places: list[int], recipe: Released, window: int
 ) -> list[Tensor]:
     """Layers over vectors at places; one sees the last ``window`` vectors, itself included."""
+    config = Config(width=len(x[0]), num_heads=recipe.num_heads, attention_cap=recipe.attention_cap)
+    with torch.device("meta"):
+        layer = TransformerLayer(config, mlp_ratio=1)  # sizes come with the weights
+    states, order = torch.stack(x)[None], torch.arange(len(x))
+    mask = (order <= order[:, None]) & (order > order[:, None] - window)
     number = 0
-    while f"{stack}.{number}.attention.out.weight" in w:
-        name = f"{stack}.{number}"
-        attended = _attention(
-            w, name, [_norm(w[f"{name}.attention_norm.weight"], v) for v in x], places, recipe, window
-        )
-        x = [v + _norm(w[f"{name}.attention_out_norm.weight"], a) for v, a in zip(x, attended, strict=True)]
-        for i, v in enumerate(x):
-            gate, up = (w[f"{name}.mlp.gate_up.weight"] @ _norm(w[f"{name}.mlp_norm.weight"], v)).chunk(2)
-            bent = 0.5 * gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))  # GELU
-            x[i] = v + _norm(w[f"{name}.mlp_out_norm.weight"], w[f"{name}.mlp.down.weight"] @ (bent * up))
+    while weights := _below(w, f"{stack}.{number}."):
+        states = functional_call(layer, weights, (states, torch.tensor([places]), mask))
         number += 1
-    return x
+    return [*states[0]]
 
 
-def _attention(
-    w: dict[str, Tensor], name: str, x: list[Tensor], places: list[int], recipe: Released, window: int
-) -> list[Tensor]:
-    size = len(x[0]) // recipe.num_heads
-    heads: list[list[Tensor]] = [[] for _ in x]
-    projected = [(w[f"{name}.attention.query_key_value.weight"] @ v).chunk(3) for v in x]
-    for h in range(recipe.num_heads):
-        part = slice(h * size, (h + 1) * size)
-        queries, keys = ([_rotated(p[k][part], at) for p, at in zip(projected, places, strict=True)] for k in (0, 1))
-        for i, query in enumerate(queries):
-            seen = range(max(0, i - window + 1), i + 1)
-            scores = torch.stack([keys[j] for j in seen]) @ query / math.sqrt(size)
-            scores = recipe.attention_cap * torch.tanh(scores / recipe.attention_cap)
-            shares = torch.exp(scores) / torch.exp(scores).sum()
-            heads[i].append(shares @ torch.stack([projected[j][2][part] for j in seen]))
-    return [w[f"{name}.attention.out.weight"] @ torch.cat(parts) for parts in heads]
-
-
-def _rotated(x: Tensor, place: int) -> Tensor:
-    """Turn channels i and i + C / 2 together by the angle place / 10000^(2 i / C)."""
-    half = len(x) // 2
-    angles = torch.tensor([place / 10_000 ** (i / half) for i in range(half)], dtype=torch.float64)
-    first, second = x[:half], x[half:]
-    return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()))
+def _below(w: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Weights whose names begin with ``prefix``, by the rest of the name."""
+    return {name.removeprefix(prefix): weight for name, weight in w.items() if name.startswith(prefix)}
 
 
 def _norm(weight: Tensor, x: Tensor) -> Tensor:

@@ -14,9 +14,13 @@ from rltok_rl.data import local_prose
 from rltok_rl.models import UNet, preset
 from rltok_rl.objectives import JointLoss
 
-from ..models.test_gemma_parity import NORMS
-
 pytest.importorskip("transformers", reason="needs the test extra (transformers)")
+NORMS = {
+    "attention_norm": "input_layernorm",
+    "attention_out_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_out_norm": "post_feedforward_layernorm",
+}
 
 
 @torch.no_grad()
@@ -42,7 +46,7 @@ def copy_weights(model: UNet, plain: PlainUNet) -> None:
     plain.final_head.weight.copy_(model.final_head.projection.weight)
 
 
-@pytest.mark.parametrize("cap", [None, 50.0])
+@pytest.mark.parametrize("cap", [None, 50.0, 2.0])
 def test_the_plain_step_is_ours(cap):
     torch.manual_seed(0)
     config = preset("tiny", attention_cap=cap, boundary_scale=1.0, num_token_layers=2, target_rate=0.3)

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from rltok_rl.experiments.reports.markdown import bullets, markdown, number, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import bullets, markdown, with_error, with_unit
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.seed_table import rate_notes, seeds_table
 from rltok_rl.experiments.reports.seeds_page import PAGE, TABLE
 from rltok_rl.experiments.reports.table import (
     best_systems,
     equal_budgets,
-    flops_with_trials,
     grouped,
     run_row,
     same_text,
@@ -26,41 +24,16 @@ from rltok_rl.experiments.reports.table import (
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.foreign import MOST_STATE, read_json
-from rltok_rl.renamed import current_word
 
 HEADER = (
     *("system", "estimator", "total FLOPs", "bits per byte", "above the best", "boundaries per byte (target)"),
     *("parameters", "bytes", "seed"),
 )
-
-ESTIMATOR_LABELS = {
-    "raw": "log-likelihood alone",
-    "batch": "log-likelihood, batch mean",
-    "early": "early exit",
-    "paper": "early exit, batch mean: the paper's",
-    "leave_one_out": "early exit, mean of the other rows",
-    "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
-    "z_score": "early exit, z-score",
-    "running_mean": "early exit, mean of earlier batches",
-    "regression": "early exit, regression on what the early exit knows of the text",
-    "critic_td": "early exit, critic, lambda 0.95",
-    "critic": "early exit, critic, lambda 1",
-    "group_mean_2": "two rows per text, compared with each other",
-    "group_mean_4": "four rows per text",
-    "group_mean_8": "eight rows per text",
-    "local_flips": "local flips: 3 per 16 bytes",
-    "local_flips_far": "local flips: 3 per 32 bytes",
+STUDIES = {
+    "learn.json": "languages with a known answer",
+    "estimators.json": "estimators of the policy gradient",
 }
-"""Estimators of the policy gradient, by the current form of their names in `estimators.json`."""
-SYSTEM_LABELS = {
-    "learned": "learned, local flips",
-    "paper": "paper: return, batch mean, γ 0.99",
-    "paper_short": "paper, γ 0.9",
-    "no_early_exit": "paper, no early exit",
-    "uniform": "uniform",
-    "random": "random",
-}
-"""Systems of the study on languages, by their names in `learn.json`, in the order of the legend."""
+"""Studies with a page of their own next to their results, by the file of these."""
 
 
 def page(results: Path, linked_from: Path) -> str:
@@ -81,8 +54,7 @@ def page(results: Path, linked_from: Path) -> str:
     ]
     parts += [_over_seeds(path, linked_from) for path in sorted(results.rglob(TABLE))]
     parts += [_runs(group, linked_from) for group in groups]
-    parts += [languages(path, linked_from) for path in sorted(results.rglob("learn.json"))]
-    parts += [estimators(path, linked_from) for path in sorted(results.rglob("estimators.json"))]
+    parts += _studies(results, linked_from)
     return "\n\n".join(parts) + "\n"
 
 
@@ -162,63 +134,14 @@ def _line(row: dict[str, Any], best: dict[str, Any] | None, bold: bool, linked_f
     return [*system_cells(name, row, above, bold=bold), *amounts]
 
 
-def languages(path: Path, linked_from: Path) -> str:
-    """Return the section of ``learn.json``: the share of the optimal return on languages with a known answer."""
-    content = read_json(path, MOST_STATE)
-    courses = pd.json_normalize(content["courses"])
-    parts = [
-        f"## Languages with a known answer\n\n`{content['command']}`",
-        f"More in [learn.md]({link(path.with_name('learn.md'), linked_from)}).",
+def _studies(results: Path, linked_from: Path) -> list[str]:
+    """A section with links to the pages of studies, if there are any."""
+    links = [
+        f"[{path.parent.name}]({link(path.with_suffix('.md'), linked_from)}): {meaning}"
+        for name, meaning in STUDIES.items()
+        for path in sorted(results.rglob(name))
     ]
-    header = ["system", "seeds", "share of the optimal return", "boundaries per byte", "total FLOPs", "bytes"]
-    for language, of_language in courses.groupby("language", sort=False):
-        systems = of_language.groupby("system")
-        table = systems.agg(
-            seeds=("final.share", "size"),
-            share=("final.share", "mean"),
-            over_seeds=("final.share", "sem"),
-            over_texts=("final.standard_error", "first"),
-            rate=("final.rate", "mean"),
-            flops=("flops", "mean"),
-            bytes=("bytes", "first"),
-        )
-        body = [
-            [
-                SYSTEM_LABELS[str(system)],
-                str(row.seeds),
-                with_error(row.share, row.over_texts if row.seeds == 1 else row.over_seeds),
-                f"{row.rate:.3f}",
-                flops_with_trials(row.flops, None if system == "learned" else 0.0),  # learned by local flips
-                with_unit(row.bytes, "B"),
-            ]
-            for system, row in zip(table.index, table.itertuples(), strict=True)
-        ]
-        body = [body[place] for place in (-table["share"]).argsort(kind="stable")]
-        parts.append(f"`{language}`:\n\n{markdown(header, body)}")
-    parts.append("Errors are over seeds where there are several, else over texts.")
-    return "\n\n".join(parts)
-
-
-def estimators(path: Path, linked_from: Path) -> str:
-    """Return the section of ``estimators.json``: the signal to noise of estimators of the policy gradient."""
-    content = read_json(path, MOST_STATE)
-    body = []
-    for row in sorted(content["real"]["table"], key=lambda row: (_lost(row), -row["per_cost"])):
-        name = current_word("candidate", row["name"])
-        value = f"{number(row['per_cost'])} ± {number(row['error'] / row['cost'], 2)}"
-        meaning, signal = ESTIMATOR_LABELS.get(name, ""), "lost in noise" if _lost(row) else value
-        body.append([f"`{name}`", meaning, signal, number(row["cost"])])
-    parts = [
-        f"## Estimators of the policy gradient, gamma {content['options']['gamma']:g}\n\n`{content['command']}`",
-        f"More in [estimators.md]({link(path.with_name('estimators.md'), linked_from)}).",
-        markdown(["estimator", "", "signal to noise at equal cost", "cost of an update"], body),
-        "Lost in noise: less than two standard errors from nothing.",
-    ]
-    return "\n\n".join(parts)
-
-
-def _lost(row: dict[str, Any]) -> bool:
-    return bool(row["ratio"] < 2 * row["error"])
+    return [f"## Studies\n\n{bullets(links)}"] if links else []
 
 
 def link(path: Path, linked_from: Path) -> str:

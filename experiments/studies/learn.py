@@ -20,7 +20,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from rltok_rl.experiments.reports.leaderboard import SYSTEM_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, command_line, read_options
 from rltok_rl.experiments.studies.learn_runs import SYSTEMS, fingerprint, run_config, train_and_evaluate
@@ -32,6 +31,15 @@ from rltok_rl.viz.style import ALERT, INK, OURS, PALE, QUIET, SERIES, plain_figu
 
 GOAL, GOAL_SECONDS = 0.95, 180.0
 """Share of the optimal return that the learned policy has to reach, and its limit of CPU seconds."""
+SYSTEM_LABELS = {
+    "learned": "learned, local flips",
+    "paper": "paper: return, batch mean, γ 0.99",
+    "paper_short": "paper, γ 0.9",
+    "no_early_exit": "paper, no early exit",
+    "uniform": "uniform",
+    "random": "random",
+}
+"""Systems of the study on languages, by their names in `learn.json`, in the order of the legend."""
 _COLOURS = {
     "learned": OURS,
     "paper": ALERT,

@@ -6,12 +6,30 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.reports.leaderboard import ESTIMATOR_LABELS
 from rltok_rl.experiments.reports.markdown import markdown, number, with_error
 
 from rltok_rl.renamed import current_word
 from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures, run_style, save_figure
 
+ESTIMATOR_LABELS = {
+    "raw": "log-likelihood alone",
+    "batch": "log-likelihood, batch mean",
+    "early": "early exit",
+    "paper": "early exit, batch mean: the paper's",
+    "leave_one_out": "early exit, mean of the other rows",
+    "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
+    "z_score": "early exit, z-score",
+    "running_mean": "early exit, mean of earlier batches",
+    "regression": "early exit, regression on what the early exit knows of the text",
+    "critic_td": "early exit, critic, lambda 0.95",
+    "critic": "early exit, critic, lambda 1",
+    "group_mean_2": "two rows per text, compared with each other",
+    "group_mean_4": "four rows per text",
+    "group_mean_8": "eight rows per text",
+    "local_flips": "local flips: 3 per 16 bytes",
+    "local_flips_far": "local flips: 3 per 32 bytes",
+}
+"""Estimators of the policy gradient, by the current form of their names in `estimators.json`."""
 _COLOURS = {"raw": PALE, "batch": PALE, "early": PALE, "paper": ALERT}
 """The paper's method and its ablations; all others have one colour."""
 

@@ -6,12 +6,11 @@ import json
 
 import pytest
 import torch
-from rltok_rl.experiments.reports.leaderboard import ESTIMATOR_LABELS
 from rltok_rl.experiments.studies import estimators
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions
 from rltok_rl.experiments.studies.estimators import run
-from rltok_rl.experiments.studies.pages import gradient_table, label, value_and_error
+from rltok_rl.experiments.studies.pages import ESTIMATOR_LABELS, gradient_table, label, value_and_error
 from rltok_rl.experiments.studies.toy import get_toy, load_toy, save_toy, toy_config, train_toy
 
 from rltok_rl.data import TextSource, local_prose

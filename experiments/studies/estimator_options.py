@@ -45,8 +45,8 @@ class EstimatorOptions:
     """Rollouts of the counterfactual truth; 0 omits it."""
     updates: int = 2700
     """Updates of the toy model, if it is not trained yet."""
-    toy: str = "runs/toy.safetensors"
-    """File of the toy model."""
+    toy: str = "runs/toy-model"
+    """Folder of the toy model."""
     seed: int = 0
     """Seed of the toy model, texts and boundaries."""
     threads: int = 0

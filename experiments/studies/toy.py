@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -11,8 +10,6 @@ import torch
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.studies.common import StepLines
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, UNetConfig, preset
@@ -55,26 +52,9 @@ def train_toy(source: TextSource, *, updates: int, seed: int = 0, lr: float = 4e
     return model
 
 
-def save_toy(model: UNet, path: Path) -> None:
-    """Write weights and configuration atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    save_file(model.state_dict(), partial, metadata={"config": json.dumps(model.config.to_dict())})
-    partial.replace(path)
-
-
-def load_toy(path: Path) -> UNet:
-    """Load a model that :func:`save_toy` wrote."""
-    with safe_open(path, framework="pt") as file:
-        config = UNetConfig.from_dict(json.loads(file.metadata()["config"]))
-    model = UNet(config)
-    model.load_state_dict(load_file(path))
-    return model
-
-
 def get_toy(path: Path, source: TextSource, *, updates: int, seed: int = 0) -> UNet:
-    """Load the model at ``path``; train it and write it there first if there is none."""
+    """Load the model of the folder ``path``; train it and save it there first if there is none."""
     if not path.exists():
         print(f"training a toy model of {updates} updates, to be saved as {path}", file=sys.stderr)
-        save_toy(train_toy(source, updates=updates, seed=seed), path)
-    return load_toy(path)
+        train_toy(source, updates=updates, seed=seed).save_pretrained(path)
+    return UNet.from_pretrained(path)

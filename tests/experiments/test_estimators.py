@@ -11,7 +11,7 @@ from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions
 from rltok_rl.experiments.studies.estimators import run
 from rltok_rl.experiments.studies.pages import ESTIMATOR_LABELS, gradient_table, label, value_and_error
-from rltok_rl.experiments.studies.toy import get_toy, load_toy, save_toy, toy_config, train_toy
+from rltok_rl.experiments.studies.toy import get_toy, toy_config, train_toy
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.diagnostics.exact import TextRollouts
@@ -68,7 +68,7 @@ def test_wrong_options_are_refused_before_anything_is_trained(tmp_path):
         ({"estimators": ["paper"], "num_rows": 6}, "num_rows must be a multiple of 4 with these estimators, got 6"),
     ):
         with pytest.raises(ValueError, match=message):
-            run(EstimatorOptions(toy=str(tmp_path / "toy.safetensors"), out=str(tmp_path), **options), "")
+            run(EstimatorOptions(toy=str(tmp_path / "toy"), out=str(tmp_path), **options), "")
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="estimators must be among .* got 'best'"):
         make_candidate("best", 0.9, None, 10)
@@ -92,13 +92,12 @@ def test_the_reference_is_unbiased(monkeypatch):
 
 def test_a_toy_model_is_trained_once_and_saved(tmp_path, capsys):
     source = TextSource(local_prose(20_000))
-    path = tmp_path / "deep" / "toy.safetensors"
+    path = tmp_path / "deep" / "toy"
     model = get_toy(path, source, updates=2)
     assert "training a toy model" in capsys.readouterr().err
     loaded = get_toy(path, source, updates=2)
     assert "training" not in capsys.readouterr().err
-    save_toy(train_toy(source, updates=2), tmp_path / "other.safetensors")
-    for other in (loaded, load_toy(tmp_path / "other.safetensors")):  # a seed determines the model
+    for other in (loaded, train_toy(source, updates=2)):  # a seed determines the model
         for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
             assert torch.equal(p, q), name
 
@@ -106,7 +105,7 @@ def test_a_toy_model_is_trained_once_and_saved(tmp_path, capsys):
 def test_the_command_writes_tables_and_figures(tmp_path):
     options = [f"{k}={json.dumps(v).replace(' ', '')}" for k, v in QUICK.items()]
     names = "estimators=[paper,group_mean_4,critic,local_flips]"
-    options += [names, "updates=2", "threads=1", f"out={tmp_path}/out", f"toy={tmp_path}/toy.safetensors"]
+    options += [names, "updates=2", "threads=1", f"out={tmp_path}/out", f"toy={tmp_path}/toy"]
     done = run_forked("rltok_rl.experiments.studies.estimators", *options, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads((tmp_path / "out" / "estimators.json").read_text(), parse_constant=pytest.fail)  # no NaN
@@ -123,7 +122,7 @@ def test_the_command_writes_tables_and_figures(tmp_path):
 
 def test_learning_estimators_alone_have_no_truth_to_compare(tmp_path):
     options = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0], "estimators": ["critic"], "updates": 2}
-    out = run(EstimatorOptions(**options, toy=str(tmp_path / "toy.safetensors"), out=str(tmp_path / "out")), "")
+    out = run(EstimatorOptions(**options, toy=str(tmp_path / "toy"), out=str(tmp_path / "out")), "")
     assert not (out / "truth.png").exists() and "`critic`" in (out / "estimators.md").read_text()
 
 

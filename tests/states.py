@@ -1,10 +1,15 @@
-"""Equality of states of training."""
+"""Random states, and equality of states of training."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    """Return a generator on the CPU."""
+    return torch.Generator().manual_seed(seed)
 
 
 def same(one: Any, two: Any) -> bool:

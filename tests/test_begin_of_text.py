@@ -31,6 +31,7 @@ from rltok_rl.text import text_to_ids
 from rltok_rl.training.snapshots import Snapshots
 
 from .each import each
+from .states import seeded
 
 TEXT = b"the quick brown fox jumps over the lazy dog"
 SPACED = {"bpe": {"tokenizer": lambda text: [1] * len(text)}, "unigram": {"tokenizer": lambda text: [1] * len(text)}}
@@ -44,10 +45,6 @@ def marked(text: bytes) -> Tensor:
 def nats_of(logits: Tensor, text: bytes) -> Tensor:
     """Costs [T] of a text under logits [1, T, 256], each of the byte after it."""
     return -byte_log_prob(logits, torch.tensor([[*text]]))[0].double()
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture

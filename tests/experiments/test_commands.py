@@ -21,6 +21,7 @@ from rltok_rl.models import segment as segment_function
 from rltok_rl.models.segmentation import segment_parts
 from rltok_rl.viz import boundary_text
 
+from ..states import seeded
 from .conftest import save_ruled
 
 TEXT = "To be, or not to be,\nthat is the question: é €"
@@ -32,10 +33,6 @@ ROWS = {
     ],
     "lambada_openai": [{"text": "to be or not to be"}, {"text": "all that glitters is not gold"}],
 }
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_segment_shows_the_boundaries_of_the_model(model, folder, file, stdin, output):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from omegaconf import OmegaConf
 from rltok_rl.experiments.commands import arguments, evaluate
 from rltok_rl.experiments.commands.tables import evaluation_table
@@ -26,6 +25,7 @@ from rltok_rl.evaluation import (
     window_losses,
 )
 
+from ..states import seeded
 from .configured import configured
 from .conftest import save_ruled
 
@@ -37,10 +37,6 @@ def file(tmp_path) -> str:
     path = tmp_path / "text.txt"
     path.write_bytes(TEXT.encode())
     return str(path)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_metrics_are_those_of_a_reading(model, folder, file, metrics_of, output):

@@ -20,7 +20,7 @@ from rltok_rl.functional.ngrams import PRIME, ngram_hash, signed
 from rltok_rl.functional.routing import smooth
 from rltok_rl.text import ids_to_bytes, text_to_ids
 
-from ..each import each
+from ..each import each, refused
 
 LOGITS = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
 
@@ -159,7 +159,7 @@ def test_narrow_types_are_smoothed_in_float32():
 
 
 def test_refusals():
-    for call, error, words in (
+    refused(
         (
             lambda: byte_log_prob(torch.zeros(2, 256), torch.tensor([255, 256])),
             ValueError,
@@ -180,6 +180,4 @@ def test_refusals():
             (lambda ids=ids: ids_to_bytes(ids), TypeError, "integer")
             for ids in ([104.5], torch.tensor([104.0]), torch.tensor([[104, 105]]), torch.tensor(104))
         ),
-    ):
-        with pytest.raises(error, match=words):
-            call()
+    )

@@ -13,6 +13,9 @@ from torch import Tensor
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.incremental import decide, observe
 
+from .. import each
+from ..states import seeded
+
 VARIANTS = {
     "plain": {},
     "mean": {"pooling": "mean"},
@@ -72,10 +75,6 @@ def build() -> Callable[..., UNet]:
 def text() -> Callable[..., Tensor]:
     """Random bytes [B, T]."""
     return lambda num_rows, length, seed=2: torch.randint(256, (num_rows, length), generator=seeded(seed))
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def mixed_boundaries(num_rows: int, length: int, rate: float | None = None) -> Tensor:
@@ -158,6 +157,4 @@ def loss_and_gradients(model: UNet, value: Tensor) -> dict[str, Tensor]:
 
 def refused(cases) -> None:
     """Every call raises its exception with its words; cases are (call, exception, words)."""
-    for call, error, words in cases:
-        with pytest.raises(error, match=re.escape(words)):
-            call()
+    each.refused(*((call, error, re.escape(words)) for call, error, words in cases))

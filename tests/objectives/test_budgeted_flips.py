@@ -15,12 +15,9 @@ from rltok_rl.objectives import BudgetedFlips, LocalFlips, make_estimator
 
 from ..each import each
 from ..experiments.configured import configured
+from ..states import seeded
 from ..training.processes import make, metrics_of
 from .conftest import make_model, make_rollout
-
-
-def seeded(seed: int = 5) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def advantages(estimator: LocalFlips, rollout) -> Tensor:
@@ -53,7 +50,7 @@ def test_one_row_of_each_group_is_flipped_and_counts_for_all(every):
 
 
 def test_each_row_of_a_group_is_drawn_equally_often():
-    flips, counts = LocalFlips(make_model(), gamma=0.9, every=4, generator=seeded()), torch.zeros(8)
+    flips, counts = LocalFlips(make_model(), gamma=0.9, every=4, generator=seeded(5)), torch.zeros(8)
     for _ in range(1000):
         rows = flips._drawn_rows(8, torch.device("cpu"))
         assert torch.equal(rows // 4, torch.arange(2))
@@ -73,7 +70,7 @@ def test_rows_of_processes_are_those_of_one():
             return 2
 
     def drawn(num_rows: int, group: Group | None = None) -> Tensor:
-        flips = LocalFlips(make_model(), gamma=0.9, every=2, generator=seeded())
+        flips = LocalFlips(make_model(), gamma=0.9, every=2, generator=seeded(5))
         flips.process_group = group
         return flips._drawn_rows(num_rows, torch.device("cpu"))
 
@@ -85,7 +82,7 @@ def test_the_entropy_of_the_batch_before_decides():
     """It is that of free and real decisions, and part of the state; at the threshold there are flips still."""
     model = make_model()
     rollout = make_rollout(model, num_rows=4, num_steps=15).detach()
-    mask = torch.rand(4, 15, generator=seeded()) < 0.7
+    mask = torch.rand(4, 15, generator=seeded(5)) < 0.7
     rollout["collector"] = {"mask": mask}
     logits, forced = rollout["logits"].view(4, 15), rollout["forced"].view(4, 15).bool()
     mean = float(boundary_entropy(logits)[mask & ~forced].mean())
@@ -94,11 +91,11 @@ def test_the_entropy_of_the_batch_before_decides():
     model.decode = lambda *rest, **options: passes.append(1) or decode(*rest, **options)
     options = {"gamma": 0.8, "num_flips": 2, "span": 5, "every": 2}
     for settled, flips in ((mean - 1e-5, True), (0.0, True), (mean + 1e-5, False)):
-        made = BudgetedFlips(model, settled=settled, baseline="leave_one_out", generator=seeded(), **options)
+        made = BudgetedFlips(model, settled=settled, baseline="leave_one_out", generator=seeded(5), **options)
         assert made.entropy == float("inf")
         first = advantages(made, rollout)
         assert made.ran_trials and made.entropy == pytest.approx(mean, abs=1e-6)
-        torch.testing.assert_close(first, advantages(LocalFlips(model, generator=seeded(), **options), rollout))
+        torch.testing.assert_close(first, advantages(LocalFlips(model, generator=seeded(5), **options), rollout))
         other = BudgetedFlips(model, settled=settled, baseline="leave_one_out", generator=seeded(7), **options)
         other.load_state_dict(made.state_dict())
         expected: LocalFlips = LocalFlips(model, generator=seeded(7), **options)

@@ -15,7 +15,7 @@ from rltok_rl.functional import baselines, policy_gradient, returns
 from rltok_rl.objectives import CriticAdvantage, ReturnEstimator, ZeroCritic, make_estimator
 from rltok_rl.objectives.baseline import RunningMeanBaseline, as_baseline
 
-from ..each import each
+from ..each import each, refused
 from ..layout import ONE_GRAPH
 from ..named_estimators import NAMES, named_estimator, needed_options
 from .conftest import make_rollout
@@ -456,7 +456,7 @@ def test_refusals():
 
     td, wide = draw_rollout(), draw_rollout()
     wide["next", "reward"] = torch.zeros(*SHAPE, 2)
-    for call, error, words in (
+    refused(
         (returned(baseline="leave_one"), ValueError, "got 'leave_one'; did you mean 'leave_one_out'"),
         (returned(baseline="mean"), ValueError, r"baseline must be one of .* got 'mean'"),
         (returned(baseline=3), TypeError, "baseline must be a name, a function or a module, got 3"),
@@ -497,6 +497,4 @@ def test_refusals():
             "must hold 'state_value', or the estimator a value_network",
         ),
         (lambda: make("discounted_return")(wide), ValueError, r"shape \[4, 12\] or \[4, 12, 1\], got \[4, 12, 2\]"),
-    ):
-        with pytest.raises(error, match=words):
-            call()
+    )

@@ -14,11 +14,8 @@ from rltok_rl.sampling import sample_boundaries
 from rltok_rl.sampling.thresholds import draw_boundary
 
 from ..each import each
+from ..states import seeded
 from .policies import random_policy, trained_policy
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_frequencies_are_the_policys():

@@ -51,17 +51,15 @@ _FIRST = {  # name, code, and what replaces it, by the test file that finds it
     # functional
     "laws/test_baseline_laws": (
         ("group-mean-mask", "sum_and_count(groups, group_mask, dim=0)", "sum_and_count(groups, None, dim=0)"),
-        ("running-mean-count", "decay * state.count + count", "state.count + count"),
     ),
-    "laws/test_objective_laws": (
-        ("clip-sides", "_log1p(-low), _log1p(high)", "_log1p(-high), _log1p(low)"),
-        ("weight-gradient", "log_weights = log_probs.detach()", "log_weights = log_probs"),
-        ("vtrace-clips", "goes_on * lmbda * c)", "goes_on * lmbda * rho)"),
-    ),
+    "laws/test_objective_laws": (("weight-gradient", "log_weights = log_probs.detach()", "log_weights = log_probs"),),
     "laws/test_return_laws": (
         ("truncated-value", "done if terminated is None else terminated\n    #", "either(done, terminated)\n    #"),
     ),
-    "functional/test_episodes": (
+    "functional/test_definitions": (
+        ("running-mean-count", "decay * state.count + count", "state.count + count"),
+        ("clip-sides", "_log1p(-low), _log1p(high)", "_log1p(-high), _log1p(low)"),
+        ("vtrace-clips", "goes_on * lmbda * c)", "goes_on * lmbda * rho)"),
         ("return-of-forced", "cut(gamma, done, like=x)) * free, free)", "cut(gamma, done, like=x)), free)"),
     ),
     "functional/test_boundary_rules": (
@@ -209,13 +207,13 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
     # functional
     "functional/test_predictions": (
         ("narrow-logsumexp", "- logits.to(wide(logits)).logsumexp(-1)", "- logits.logsumexp(-1)"),
+    ),
+    "functional/test_definitions": (
         (
             "inverse-order",
             "drop = torch.zeros_like(enough_before).scatter(-1, order, enough_before)",
             "drop = enough_before.gather(-1, order)",
         ),
-    ),
-    "functional/test_episodes": (
         ("cut-episode", '"episode_return": (x * whole, done)', '"episode_return": (x, done)'),
     ),
     "laws/test_baseline_laws": (
@@ -248,6 +246,11 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
     ),
     "objectives/test_contracts": (("metric-clobber", 'f"{name}_{k}" if k in used else k', "k"),),
     "objectives/test_losses": (
+        (
+            "ends-not-drawn",
+            "logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends",
+            "logits.masked_fill(ends, RELEASED_LOGIT), boundaries",
+        ),
         ("bits-mask", "loss.detach() if whole else self.metric(nats, mask)", "self.metric(nats, None)"),
         ("ratio-metrics-mask", "**self.ratio_metrics(log_ratios, free)", "**self.ratio_metrics(log_ratios, None)"),
         ("nan-advantages", "advantages = zero_masked(advantages, free)  # masked", "pass  # masked"),
@@ -257,11 +260,6 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
             "errors-of-masked",
             "zero_masked(zero_masked(logits, mask).detach().sigmoid(), counted)",
             "zero_masked(logits, mask).detach().sigmoid()",
-        ),
-        (
-            "ends-not-drawn",
-            "logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends",
-            "logits.masked_fill(ends, RELEASED_LOGIT), boundaries",
         ),
     ),
     "objectives/test_segmented objectives/test_second_level": (
@@ -564,6 +562,11 @@ _THIRD = {  # chosen later again, in the same way
 _FOURTH = {  # by two other people, at places that no list above changes
     # functional
     "functional/test_definitions": (
+        (
+            "clip-fraction-bounds-swapped",
+            "((ratios < 1 - low) | (ratios > 1 + high))",
+            "((ratios < 1 - high) | (ratios > 1 + low))",
+        ),
         ("ridge-added-to-all-entries", "torch.diag_embed(1 - varies + ridge)", "torch.diag_embed(1 - varies) + ridge"),
         ("vtrace-clips-swapped-again", "for clip in (rho_clip, c_clip))", "for clip in (c_clip, rho_clip))"),
         (
@@ -600,13 +603,6 @@ _FOURTH = {  # by two other people, at places that no list above changes
     ),
     "functional/test_scripts": (
         ("scripts-drop-last-three-byte-lead", "(b2 >= 0xE0) & (b2 <= 0xEF)", "(b2 >= 0xE0) & (b2 < 0xEF)"),
-    ),
-    "laws/test_objective_laws": (
-        (
-            "clip-fraction-bounds-swapped",
-            "((ratios < 1 - low) | (ratios > 1 + high))",
-            "((ratios < 1 - high) | (ratios > 1 + low))",
-        ),
     ),
     "functional/test_predictions": (
         ("ngram-hash-of-absolute-value", "return total.remainder(buckets)", "return total.abs().remainder(buckets)"),
@@ -928,13 +924,6 @@ _FIFTH = {  # by another person again, at places that no list above changes
             "return pow(PRIME, exponent, 2**63)",
         ),
     ),
-    "functional/test_policy": (
-        (
-            "entropy-of-forced",
-            "return entropy if forced is None else entropy.masked_fill(forced, 0.0)",
-            "return entropy",
-        ),
-    ),
     "laws/test_objective_laws": (
         (
             "weight-clipped-in-logs",
@@ -957,6 +946,11 @@ _FIFTH = {  # by another person again, at places that no list above changes
         ),
     ),
     "functional/test_definitions": (
+        (
+            "entropy-of-forced",
+            "return entropy if forced is None else entropy.masked_fill(forced, 0.0)",
+            "return entropy",
+        ),
         ("td-lambda-of-masked-steps", "return zero_masked(values, mask) + advantages", "return values + advantages"),
     ),
     "functional/test_scripts": (
@@ -964,18 +958,6 @@ _FIFTH = {  # by another person again, at places that no list above changes
             "four-byte-characters-lose-bits",
             "(b3 & 0x07) << 18 | (b2 & 0x3F) << 12",
             "(b3 & 0x07) << 18 | (b2 & 0x0F) << 12",
-        ),
-    ),
-    "objectives/test_rate": (
-        (
-            "last-step-needs-padding",
-            "return real & ~F.pad(real[..., 1:], (0, 1))",
-            "return real & ~F.pad(real[..., 1:], (0, 1), value=True)",
-        ),
-        (
-            "forced-replaces-released-ends",
-            "ends = ends | read(tensordict, keys.forced)",
-            "ends = read(tensordict, keys.forced)",
         ),
     ),
     "objectives/test_estimators": (
@@ -1006,6 +988,16 @@ _FIFTH = {  # by another person again, at places that no list above changes
         ),
     ),
     "objectives/test_losses": (
+        (
+            "last-step-needs-padding",
+            "return real & ~F.pad(real[..., 1:], (0, 1))",
+            "return real & ~F.pad(real[..., 1:], (0, 1), value=True)",
+        ),
+        (
+            "forced-replaces-released-ends",
+            "ends = ends | read(tensordict, keys.forced)",
+            "ends = read(tensordict, keys.forced)",
+        ),
         (
             "asymmetric-clip-swapped",
             "clip = (self.clip_epsilon_low, self.clip_epsilon_high) if",

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.overrides import CommandLine, model_sizes, read_command_line
-from rltok_rl.experiments.commands.schema import CONF, choices
+from rltok_rl.experiments.commands.schema import CONF
 from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, as_typed, check_recipe, flat, read_whole
 from rltok_rl.experiments.run_config import check_out
 
@@ -80,15 +80,6 @@ def check_recipes(line: CommandLine) -> None:
     by_group: dict[str, list[Override]] = {}
     for override in line.overrides:
         by_group.setdefault(override.key_or_group, []).append(override)
-    if "recipe" in by_group:
-        recipe = by_group["recipe"][0].input_line
-        for override in by_group.get("experiment", []):
-            for experiment in _values(override):
-                if experiment in choices("ablation"):
-                    raise ValueError(
-                        f"experiment={experiment} changes an option that {recipe} sets again; "
-                        f"write ablation={experiment} {recipe}"
-                    )
     ablations = [name for override in by_group.get("ablation", []) for name in _values(override)]
     for config in line.configs:
         check_recipe(config)

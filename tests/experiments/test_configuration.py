@@ -91,8 +91,8 @@ def test_ablations_change_one_option_and_the_papers_runs_have_its_numbers():
         "no-lags": ("model.overrides", {**base.model.overrides, "num_lags": 0}),
     }
     for name, (option, value) in changes.items():
-        assert reduce(getattr, option.split("."), configured(f"experiment={name}")) == value, name
-    assert configured("experiment=no-early-exit").loss.early_exit == 0.0
+        assert reduce(getattr, option.split("."), configured("experiment=ablations", f"ablation={name}")) == value, name
+    assert configured("experiment=ablations", "ablation=no-early-exit").loss.early_exit == 0.0
     for name, numbers in {
         "paper-147m-fineweb": ("paper-147m", "fineweb-10bt", 6_000_000_000, 1.5e-3, 450_000_000, 128),
         "paper-90m-codeparrot": ("paper-90m", "codeparrot", 3_400_000_000, 2e-3, 250_000_000, 128),

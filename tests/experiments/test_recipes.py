@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 from operator import attrgetter
 
 import pytest
@@ -77,12 +77,6 @@ def test_a_recipe_goes_with_any_experiment_that_begins_with_new_weights(experime
     read_run_options("train", [f"experiment={experiment}", "recipe=paper", "data.source=books", "out=runs/${seed}"])
 
 
-def test_ablations_are_experiments_too():
-    for name in choices("ablation"):
-        ablated = asdict(configured("experiment=ablations", f"ablation={name}")) | {"changes": []}
-        assert ablated == asdict(configured(f"experiment={name}")) != asdict(configured("experiment=ablations"))
-
-
 ERRORS = {
     "recipe=paper estimator.gamma=0.9": r"estimator.gamma=0.9 contradicts recipe=paper, which has 0.99 \(Section 2.4\)"
     r"; to change it on purpose, add changes=\[estimator.gamma\]",
@@ -96,7 +90,6 @@ ERRORS = {
     "recipe=paper recipe=released": "once and be one name, got recipe=paper and recipe=released",
     "recipe=[paper,ours]": r"recipe must be given once and be one name, got recipe=\[paper,ours\]",
     "recipe=papr": "recipe must be one of .*did you mean 'paper'",
-    "recipe=paper experiment=no-discount": "write ablation=no-discount recipe=paper",
     "recipe=paper +recipe=ours": r"recipe must be given once and be one name, got recipe=paper and \+recipe=ours",
     "recipe=paper changes=[optim.lr]": "changes must name options of a recipe, or groups .*got 'optim.lr'",
     "recipe=paper changes=[estimator.gama]": "got 'estimator.gama'; did you mean 'estimator.gamma'",

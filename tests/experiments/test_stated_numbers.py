@@ -59,7 +59,7 @@ DIFFERENCES = [
     *(("main spacebyte", "main third-letter", page) for page in (COMPARE, CLAIMS)),
     *(("main fast", f"main {name}", COMPARE) for name in ("tuned", "spacebyte")),
     *(("main ours", f"main {name}", page) for name in ("hnet", "spacebyte") for page in (README, COMPARE)),
-    *((f"main {name}", "main ours", page) for name in ("paper", "paper-0.9", "fast") for page in (README, CLAIMS, COMPARE)),
+    *((f"main {name}", "main ours", p) for name in ("paper", "paper-0.9", "fast") for p in (README, CLAIMS, COMPARE)),
     ("main ours", "main hnet", CLAIMS),
     ("main ours", "main bpe", CLAIMS),
     ("main gumbel", "main ours", CLAIMS),

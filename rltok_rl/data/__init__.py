@@ -10,7 +10,7 @@ from rltok_rl.data.prepare import prepare_cache
 from rltok_rl.data.source import DocumentSource, TextSource
 from rltok_rl.data.split import Split, split_documents
 from rltok_rl.data.windows import Places, Windows, WindowSource
-from rltok_rl.data.wrappers import OrderedSource, RepeatedSource, ShardedSource
+from rltok_rl.data.wrappers import OrderedSource, RepeatedSource
 
 __all__ = [
     "CORPORA",
@@ -25,7 +25,6 @@ __all__ = [
     "OrderedSource",
     "Places",
     "RepeatedSource",
-    "ShardedSource",
     "Split",
     "TextSource",
     "WindowSource",

@@ -1,4 +1,4 @@
-"""Wrappers that change which windows a source deals: in epochs, to several rows, to one of several processes."""
+"""Wrappers that change which windows a source deals: in epochs, or to several rows."""
 
 from __future__ import annotations
 
@@ -141,68 +141,3 @@ class RepeatedSource(WindowWrapper):
             raise ValueError(f"num_rows must be a multiple of times={self.times}, got {num_rows}")
         places = self.source.pick(num_rows // self.times, length, generator)
         return Places(*(x.repeat_interleave(self.times) for x in (places.document, places.offset)))
-
-
-class ShardedSource(WindowWrapper):
-    """The rows of one process, of a batch that all processes pick alike.
-
-    Process r of W (``rank``, ``world_size``) takes rows ``r n .. (r + 1) n - 1`` of every batch of ``W n``, so that the
-    whole batch does not depend on W. Every process picks the whole batch, with a generator or an order in the same
-    state, and reads only its own n rows (``num_rows``). The next draw begins with rows that were picked and not drawn:
-    no window of an epoch is repeated or left out. A :class:`RepeatedSource` goes around this source.
-
-    Example:
-        >>> from rltok_rl.data import TextSource
-        >>> text = TextSource("to be or not to be")
-        >>> whole = text.draw(4, 8, torch.Generator().manual_seed(0)).byte_ids
-        >>> second = ShardedSource(text, rank=1, world_size=2, num_rows=2)
-        >>> bool((second.draw(2, 8, torch.Generator().manual_seed(0)).byte_ids == whole[2:]).all())
-        True
-    """
-
-    def __init__(self, source: WindowSource, *, rank: int, world_size: int, num_rows: int) -> None:
-        super().__init__(source)
-        check_count("world_size", world_size)
-        check_count("num_rows", num_rows)
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in 0..{world_size - 1}, got {rank}")
-        self.rank, self.world_size, self.num_rows = rank, world_size, num_rows
-        self._share = {"rank": rank, "world_size": world_size, "num_rows": num_rows}
-        self._waiting, self._length = _no_places(), 0  # rows of this process that were picked, not dealt
-
-    def pick(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Places:
-        """Take the next rows of this process' share."""
-        rows = self._waiting
-        if len(rows.document) and length != self._length:
-            raise ValueError(f"length must stay {self._length} until the rows that were picked with it are dealt")
-        while len(rows.document) < num_rows:
-            batch = self.source.pick(self.num_rows * self.world_size, length, generator)
-            rows = Places.cat([rows, batch[self.rank * self.num_rows : (self.rank + 1) * self.num_rows]])
-        self._waiting, self._length = rows[num_rows:], length
-        return rows[:num_rows]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the source's state, which any process can load, and the rest of a batch that was dealt in part."""
-        source = self.source.state_dict()
-        state: dict[str, Any] = {"source": source} if source else {}
-        if len(self._waiting.document):
-            state["share"] = dict(self._share)
-            state["waiting"] = {"document": self._waiting.document.clone(), "offset": self._waiting.offset.clone()}
-            state["length"] = self._length
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of :meth:`state_dict`."""
-        if set(state) - {"source", "share", "waiting", "length"}:
-            raise ValueError(f"state must be of a ShardedSource, got the keys {sorted(state)}")
-        there = dict(state.get("share", self._share))
-        if there != self._share:
-            raise ValueError(f"state must be of the same share of a batch dealt in part, {self._share}, got {there}")
-        self.source.load_state_dict(state.get("source", {}))
-        self._waiting, self._length = _no_places(), int(state.get("length", 0))
-        if "waiting" in state:
-            self._waiting = Places(*(state["waiting"][name].cpu().clone() for name in ("document", "offset")))
-
-
-def _no_places() -> Places:
-    return Places(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Windows: which are drawn, how often, in what order, and by which process."""
+"""Windows: which are drawn, how often, and in what order."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from pathlib import Path
 
 import torch
 
-from rltok_rl.data import (
-    CachedSource,
-    OrderedSource,
-    RepeatedSource,
-    ShardedSource,
-    TextSource,
-    local_prose,
-    write_cache,
-)
+from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, TextSource, write_cache
 from rltok_rl.data.windows import given_windows
 from rltok_rl.text import ids_to_bytes
 
@@ -23,7 +15,6 @@ from ..each import each, refused
 
 # Documents that fit one window exactly, first, in the middle and last; others of different lengths.
 TEXTS = [b"01234", b"abcdefghij", b"ABCDE", b"klmnopqrstuvw", b"56789"]
-SHARED = [bytes([65 + n, 97, 98, 99, 100]) for n in range(26)]  # distinguished by their first bytes
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -185,83 +176,3 @@ def test_refused_orders():
         (lambda: OrderedSource(text, length=8, seed=0), ValueError, "least the 8 bytes of a window, got 5 in document"),
         (lambda: OrderedSource(ordered(), length=4, seed=0), TypeError, "hold documents .*, got OrderedSource"),
     )
-
-
-# Processes that share batches
-
-
-def inner(kind):
-    if kind == "random":
-        return TextSource(local_prose(3000))
-    return OrderedSource(TextSource(SHARED), length=5, seed=3)
-
-
-def share(kind, rank, world_size, num_rows):
-    return ShardedSource(inner(kind), rank=rank, world_size=world_size, num_rows=num_rows)
-
-
-@each(kind=["random", "ordered"], world_size=[1, 2, 4])
-def test_row_i_is_the_same_for_any_number_of_processes(kind, world_size):
-    """Twelve batches of 8, more than three epochs of 26 windows."""
-    whole, alone, n = inner(kind), generator(), 8 // world_size
-    ranks = [(share(kind, r, world_size, n), generator()) for r in range(world_size)]
-    for _ in range(12):
-        expected = rows(whole.draw(8, 5, alone))
-        assert [row for source, numbers in ranks for row in rows(source.draw(n, 5, numbers))] == expected
-    assert all(torch.equal(numbers.get_state(), alone.get_state()) for _, numbers in ranks)
-
-
-def test_uneven_draws_repeat_no_window_of_an_epoch_and_leave_none_out():
-    sizes = {0: (1, 5, 13, 7), 1: (9, 2, 2, 13)}
-    sources = {rank: share("ordered", rank, 2, 13) for rank in sizes}
-    firsts = Counter(
-        window[0] for rank, source in sources.items() for n in sizes[rank] for window in deal(source, n, 5)
-    )
-    assert len(firsts) == 26 and set(firsts.values()) == {2}
-
-
-@each(kind=["random", "ordered"], sizes=[(4, 4), (4, 3), (1,), (9, 2)])
-def test_a_share_resumes_where_it_stopped(kind, sizes):
-    first, numbers = share(kind, 1, 3, 4), generator(7)
-    for n in sizes:
-        first.draw(n, 5, numbers)
-    state, stopped = first.state_dict(), numbers.get_state()
-    expected = rows(first.draw(10, 5, numbers))
-    second, other = share(kind, 1, 3, 4), torch.Generator()
-    second.draw(3, 5, other)
-    second.load_state_dict(state)
-    other.set_state(stopped)
-    assert rows(second.draw(10, 5, other)) == expected
-
-
-def test_a_state_between_batches_is_for_any_number_of_processes():
-    two, four = [share("ordered", r, 2, 4) for r in range(2)], [share("ordered", r, 4, 2) for r in range(4)]
-    for source in two:
-        source.draw(4, 5)
-    assert two[0].state_dict() == two[1].state_dict()
-    for source in four:
-        source.load_state_dict(two[0].state_dict())
-    assert [x for source in two for x in deal(source, 4, 5)] == [x for source in four for x in deal(source, 2, 5)]
-    source = share("random", 0, 2, 4)
-    source.draw(4, 5)
-    assert source.state_dict() == {}
-    source.draw(3, 5), two[0].draw(3, 5)
-    assert set(source.state_dict()) == {"share", "waiting", "length"}
-    same_share, until = "be of the same share of a batch dealt in part", "length must stay 5 until the rows"
-    refused(
-        (lambda: source.draw(1, 6), ValueError, until),
-        (lambda: four[0].load_state_dict(two[0].state_dict()), ValueError, same_share),
-        (lambda: source.load_state_dict({"drawn": 1}), ValueError, r"be of a ShardedSource, got the keys \['drawn'\]"),
-        (lambda: share("random", 2, 2, 1), ValueError, "rank must lie in 0..1, got 2"),
-        (lambda: share("random", -1, 2, 1), ValueError, "rank must lie in 0..1, got -1"),
-        (lambda: share("random", 0, 0, 1), ValueError, "world_size must be an integer of at least 1, got 0"),
-        (lambda: share("random", 0, 1, 0), ValueError, "num_rows must be an integer of at least 1, got 0"),
-    )
-    source.load_state_dict({})
-    assert source.state_dict() == {}
-
-
-def test_rows_of_one_text_stay_in_one_process():
-    expected = rows(RepeatedSource(inner("random"), 2).draw(8, 5, generator(1)))
-    parts = [RepeatedSource(share("random", r, 2, 2), 2).draw(4, 5, generator(1)) for r in range(2)]
-    assert [row for part in parts for row in rows(part)] == expected

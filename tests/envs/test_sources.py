@@ -1,4 +1,4 @@
-"""Environments over documents on disk, in order and in shares: equal texts, and a position that can be restored."""
+"""Environments over documents on disk, in order and in parts: equal texts, and a position that can be restored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from rltok_rl.envs import ByteBoundaryEnv, ByteBoundaryGym
 from torchrl.envs.utils import check_env_specs
 
-from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, ShardedSource, TextSource, write_cache
+from rltok_rl.data import CachedSource, OrderedSource, RepeatedSource, TextSource, write_cache
 from rltok_rl.data.languages import Recall
 
 from ..each import each
@@ -61,8 +61,7 @@ def test_an_order_from_disk_stepped_as_in_one_pass(model, cache):
 SOURCES = {
     "random": in_memory,
     "ordered": lambda: in_order(in_memory()),
-    "share": lambda: ShardedSource(in_order(in_memory()), rank=1, world_size=2, num_rows=4),
-    "siblings": lambda: RepeatedSource(ShardedSource(in_order(in_memory(LONG)), rank=1, world_size=2, num_rows=2), 2),
+    "siblings": lambda: RepeatedSource(in_order(in_memory(LONG)), 2),
 }
 
 
@@ -119,9 +118,8 @@ def test_every_process_reads_its_own_windows_and_no_others(kind, model, tmp_path
 
 def test_what_a_source_measures_is_what_it_reads(cache):
     memory = in_memory()
-    shared = ShardedSource(memory, rank=1, world_size=2, num_rows=8)
     repeated, disk = RepeatedSource(memory, 2), CachedSource(cache, **WHOLE)
-    for source in [memory, disk, in_order(memory), repeated, shared, Recall()]:
+    for source in [memory, disk, in_order(memory), repeated, Recall()]:
         places = source.pick(8, STEPS + 1, torch.Generator().manual_seed(0))
         windows = source.read(places, STEPS + 1)
         lengths, ends = source.measure(places, STEPS + 1)

@@ -149,8 +149,8 @@ class LossConfig:
     max_weight: float | None = option(None, "(0, inf]")
     """Largest importance weight of a decision (``importance``)."""
     average: str = "free"
-    """Average over ``free`` decisions, over ``all`` (forced ones count 0), with the last of each row forced too
-    (``released``), or over all bytes of a ``window``, whose last one predicts nothing; not for ``ppo``."""
+    """Average over ``free`` decisions, over ``all`` (forced ones count 0), or over all bytes of a ``window``, whose
+    last one predicts nothing; not for ``ppo``."""
     rows_per_mean: int | None = option(None, "[1, inf)", "rows")
     """Consecutive rows over which baselines and the rate's control take their means, such as the 8 rows of a device's
     micro-batch in the released code; null is all rows of an update. ``pi`` and ``price`` always use all rows."""

@@ -970,11 +970,6 @@ _FIFTH = {  # by another person again, at places that no list above changes
             'return {"lmbda": self.lmbda}',
         ),
         (
-            "released-ends-with-groups",
-            '"rows_per_mean": rows_per_mean if ends == "window" else None}',
-            '"rows_per_mean": rows_per_mean}',
-        ),
-        (
             "auto-mask-overwrites-estimators-mask",
             'if hasattr(estimator, "mask_key") and self.loss_mask_key != "auto":',
             'if hasattr(estimator, "mask_key") and self.loss_mask_key is not None:',

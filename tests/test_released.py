@@ -48,14 +48,14 @@ OTHERS = {
     **{"model.overrides.attention_cap": "null", "model.overrides.final_cap": "null"},
     **{"estimator.gamma": 0.9, "estimator.reward": "log_likelihood", "baseline.name": "leave_one_out"},
     **{"loss.average": "all", "loss.rows_per_mean": "null", "loss.language_model": 1.0, "loss.early_exit": 0.2},
-    **{"loss.policy": 0.02, "rate.control": "ratio", "rate.coefficient": 0.02, "rate.options": "{ends: released}"},
+    **{"loss.policy": 0.02, "rate.control": "ratio", "rate.coefficient": 0.02, "rate.options": "{ends: excluded}"},
     **{"optim.beta1": 0.8, "optim.beta2": 0.95, "optim.weight_decay": 0.1, "optim.decayed": "matrices"},
     **{"optim.warm_up_start": 0.0, "optim.warm_up_bytes": 2 * UPDATE, "optim.lr_floor": 0.1, "optim.lr_at": "end"},
     **{"optim.clip_norm": 2.0},
 }
 """Another value of each."""
 MORE = [
-    *[("loss.average", "released"), ("loss.average", "free"), ("rate.options", "{}"), ("model.overrides.num_lags", 6)],
+    *[("loss.average", "free"), ("rate.options", "{}"), ("model.overrides.num_lags", 6)],
     *[("model.overrides.pooling", "mean"), ("model.overrides.upsampling", "deviation")],
 ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
@@ -121,13 +120,6 @@ class StepLoss(StepReductions, LossModule):
     def compute(self, tensordict: TensorDictBase) -> dict[str, Tensor]:
         """Compute losses and metrics by name."""
         raise NotImplementedError
-
-
-def last_steps(real: Mask, like: Tensor) -> Tensor:
-    """[*B, T] bool, the last real step of each row; ``like`` [*B, T] gives the shape."""
-    if real is None:
-        real = torch.ones_like(like, dtype=torch.bool)
-    return real & ~F.pad(real[..., 1:], (0, 1))
 
 
 def with_last_byte(real: Mask, like: Tensor) -> Tensor:

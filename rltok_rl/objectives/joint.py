@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -88,7 +88,6 @@ class JointLoss(LossModule):
         target_rate: float,
         gamma: float = 0.99,
         rows_per_mean: int = 8,
-        ends: Literal["released", "window"] = "window",
         process_group: Any = None,
     ) -> JointLoss:
         """Build the loss of the authors' released code, which differs from the paper's.
@@ -96,12 +95,11 @@ class JointLoss(LossModule):
         The next-byte losses are mixed, ``0.9 L_auto + 0.1 L_early``; the batch mean spans the ``rows_per_mean`` rows of
         one device's micro-batch (8 in the 147M run); the policy's mean is over all positions, where both ends count 0;
         both ends count in the rate, whose mean probability spans these rows too. The last position is the byte that is
-        read and predicts nothing; with ``ends="released"``, the default until 0.2, it is the last decision, and the
-        mean probability spans the whole batch.
+        read and predicts nothing.
         """
-        policy = {"estimator": "discounted_return", "gamma": gamma, "average": ends}
+        policy = {"estimator": "discounted_return", "gamma": gamma, "average": "window"}
         policy |= {"baseline": "batch_mean", "rows_per_mean": rows_per_mean}
-        rate = {"target": target_rate, "ends": ends, "rows_per_mean": rows_per_mean if ends == "window" else None}
+        rate = {"target": target_rate, "ends": "window", "rows_per_mean": rows_per_mean}
         return cls._of(policy, rate, process_group, language_model=0.9)
 
     @classmethod

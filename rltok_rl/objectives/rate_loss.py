@@ -22,7 +22,7 @@ from rltok_rl.functional.rate import (
     priced_boundaries,
 )
 from rltok_rl.functional.reduction import Mask
-from rltok_rl.objectives.base import StepLoss, last_steps, read, with_last_byte
+from rltok_rl.objectives.base import StepLoss, read, with_last_byte
 from rltok_rl.utils import check_count
 
 CONTROLLERS = {"pi": (3.0, 0.005), "price": (15.0, 0.02)}
@@ -31,7 +31,7 @@ and of a price per boundary. The proportional part keeps the integral from swing
 LARGEST_ERROR = 0.02
 """Largest error that one call adds to the integral."""
 RELEASED_LOGIT = 100.0  # of the ends, in the authors' released code
-ENDS = ("excluded", "released", "window")
+ENDS = ("excluded", "window")
 """How forced decisions and the end of a row count in the rate."""
 
 
@@ -45,10 +45,10 @@ class RateLoss(StepLoss):
     Args:
         target: boundaries per byte, in (0, 1).
         control: a key of :data:`~rltok_rl.functional.rate.RATE_CONTROLS`, ``"pi"`` or ``"price"``.
-        ends: ``"excluded"`` ignores forced decisions. ``"released"`` counts them and the last decision of each row
-            with probability 1 and logit 100; the free rate then settles below the target, by about
-            ``2 (1 - target) / T``. ``"window"`` counts all T + 1 bytes of a row's window so: forced decisions, and the
-            last byte, which is read and predicts nothing. The authors' released code does that, with one text per row.
+        ends: ``"excluded"`` ignores forced decisions. ``"window"`` counts all T + 1 bytes of a row's window: forced
+            decisions and the last byte, which is read and predicts nothing, have probability 1 and logit 100. The free
+            rate then settles below the target, by about ``2 (1 - target) / T``. The authors' released code does that,
+            with one text per row.
         rows_per_mean: take the mean probability over groups of so many consecutive rows, and average the losses of all
             groups; None is one group of all rows of all processes. Not for controls with memory.
         proportional: gain of ``"pi"`` and ``"price"`` on the error; None is that of :data:`CONTROLLERS`.
@@ -73,7 +73,7 @@ class RateLoss(StepLoss):
         target: float,
         *,
         control: str = "logit_pressure",
-        ends: Literal["excluded", "released", "window"] = "excluded",
+        ends: Literal["excluded", "window"] = "excluded",
         rows_per_mean: int | None = None,
         proportional: Annotated[float, "[0, 1e6]"] | None = None,
         integral: Annotated[float, "[0, 1e6]"] | None = None,
@@ -115,16 +115,13 @@ class RateLoss(StepLoss):
                     f"control must be 'logit_pressure' if each text has its own target rate, got "
                     f"{self.control!r}; a rollout without 'target_rate' has one target for all"
                 )
-        if self.ends != "excluded":
-            mask = self.steps(tensordict)
-            ends = last_steps(mask, boundaries) if self.ends == "released" else torch.zeros_like(boundaries)
+        if self.ends == "window":
             if tensordict.get(keys.forced, None) is not None:
-                ends = ends | read(tensordict, keys.forced)
-            logits, boundaries = logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends
-            if self.ends == "window":
-                mask = with_last_byte(mask, boundaries)  # [*B, T + 1]
-                logits, boundaries = F.pad(logits, (0, 1), value=RELEASED_LOGIT), F.pad(boundaries, (0, 1), value=True)
-                target = torch.cat((target, target[..., :1]), -1) if isinstance(target, Tensor) else target
+                forced = read(tensordict, keys.forced)
+                logits, boundaries = logits.masked_fill(forced, RELEASED_LOGIT), boundaries | forced
+            mask = with_last_byte(self.steps(tensordict), boundaries)  # [*B, T + 1]
+            logits, boundaries = F.pad(logits, (0, 1), value=RELEASED_LOGIT), F.pad(boundaries, (0, 1), value=True)
+            target = torch.cat((target, target[..., :1]), -1) if isinstance(target, Tensor) else target
         if self.control in RATE_CONTROLS:
             control = RATE_CONTROLS[self.control]
             if self.rows_per_mean is not None:

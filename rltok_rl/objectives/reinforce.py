@@ -16,12 +16,12 @@ from torchrl.objectives.value import ValueEstimatorBase, VTrace
 
 from rltok_rl.functional.policy_gradient import importance_weighted, score_function
 from rltok_rl.functional.reduction import zero_masked
-from rltok_rl.objectives.base import StepLoss, last_steps, read, with_last_byte
+from rltok_rl.objectives.base import StepLoss, read, with_last_byte
 from rltok_rl.objectives.critics import VTraceReturn
 from rltok_rl.objectives.estimators import ESTIMATORS
 from rltok_rl.objectives.policy_loss import PolicyLoss, advantages_of, score_actions
 
-AVERAGES = ("free", "all", "released", "window")
+AVERAGES = ("free", "all", "window")
 """What the policy's loss is averaged over."""
 
 
@@ -43,10 +43,9 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         actor: scores the decisions; None reads ``action_log_prob``.
         off_policy: weight decisions by ``pi / pi_old`` (needs an actor).
         max_weight: largest weight.
-        average: over ``"free"`` decisions; over ``"all"`` real steps, where forced decisions count 0; ``"released"`` is
-            ``"all"`` with the last decision of each row at 0 too. ``"window"`` averages over the T + 1 bytes of a row's
-            window, where forced decisions and the last byte, which is read and predicts nothing, count 0. The authors'
-            released code does that, with one text per row.
+        average: over ``"free"`` decisions; over ``"all"`` real steps, where forced decisions count 0; over the T + 1
+            bytes of a row's ``"window"``, where forced decisions and the last byte, which is read and predicts nothing,
+            count 0. The authors' released code does that, with one text per row.
         **options: ``reduction`` and ``process_group`` of :class:`~rltok_rl.objectives.base.StepLoss`, and options of an
             estimator given by name: ``gamma``, ``baseline``, ``group_size``, ...
 
@@ -81,7 +80,7 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         actor: TensorDictModuleBase | None = None,
         off_policy: bool = False,
         max_weight: float | None = None,
-        average: Literal["free", "all", "released", "window"] = "free",
+        average: Literal["free", "all", "window"] = "free",
         reduction: Literal["mean", "sum", "none"] = "mean",
         process_group: Any = None,
         **options: Any,
@@ -133,9 +132,6 @@ class BoundaryReinforceLoss(PolicyLoss, StepLoss):
         keys = self.tensor_keys
         tensordict, advantages = advantages_of(tensordict, keys.advantage, self._value_estimator)
         free = self.free_steps(tensordict)
-        if self.average == "released":
-            inner = ~last_steps(self.steps(tensordict), advantages)
-            free = inner if free is None else free & inner
         metrics = self.advantage_metrics(advantages, free)
         advantages = zero_masked(advantages, free)  # masked entries may be NaN, and 0 times NaN is NaN
         log_probs = read(tensordict, keys.action_log_prob)

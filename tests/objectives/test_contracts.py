@@ -294,13 +294,12 @@ def test_options_of_a_recipe_reach_its_terms(rollout):
         torch.testing.assert_close(advantages, factor * (means - means.mean(0)), rtol=1e-4, atol=1e-5)
     own = ReturnEstimator(gamma=0.3)
     assert JointLoss.paper(target_rate=0.3, estimator=own).terms["policy"]._value_estimator is own
-    for ends, rows in (("window", 2), ("released", None)):
-        joint = JointLoss.released(target_rate=0.3, gamma=0.5, rows_per_mean=2, ends=ends)
-        policy, rate = joint.terms["policy"], joint.terms["rate"]
-        assert (policy.average, policy._value_estimator.gamma) == (ends, 0.5)
-        assert (rate.ends, rate.rows_per_mean, rate.target_rate) == (ends, rows, 0.3)
-        figures = {"language_model": 0.9, "policy": 0.01, "rate": 0.01, "early_exit": 0.1}
-        assert {name: round(float(joint.coefficient(name)), 4) for name in joint.terms} == figures
+    joint = JointLoss.released(target_rate=0.3, gamma=0.5, rows_per_mean=2)
+    policy, rate = joint.terms["policy"], joint.terms["rate"]
+    assert (policy.average, policy._value_estimator.gamma) == ("window", 0.5)
+    assert (rate.ends, rate.rows_per_mean, rate.target_rate) == ("window", 2, 0.3)
+    figures = {"language_model": 0.9, "policy": 0.01, "rate": 0.01, "early_exit": 0.1}
+    assert {name: round(float(joint.coefficient(name)), 4) for name in joint.terms} == figures
 
 
 def test_ppo_passes_on_what_it_is_given(actor, rollout):
@@ -338,7 +337,7 @@ def test_defaults_are_the_documented_ones():
         BudgetedFlips: {"settled": 0.1, "num_flips": 2, "every": 4},
         RateLoss: {"control": "logit_pressure"},
         segmented_losses: {"early_exit": 0.1},
-        JointLoss.released: {"gamma": 0.99, "rows_per_mean": 8, "ends": "window"},
+        JointLoss.released: {"gamma": 0.99, "rows_per_mean": 8},
         BoundaryReinforceLoss: {},
         ReturnEstimator: {},
     }.items():

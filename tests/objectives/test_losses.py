@@ -372,17 +372,8 @@ def decisions(masked: bool, **entries):
     return td
 
 
-def last_real(real):
-    """The last real step of each row that has one."""
-    last = torch.zeros_like(real)
-    for row, steps in zip(last, real, strict=True):
-        if steps.any():
-            row[steps.nonzero().max()] = True
-    return last
-
-
 @each(
-    average=["free", "all", "released", "window"],
+    average=["free", "all", "window"],
     reduction=["mean", "sum", "none"],
     scored=[None, {}, {"off_policy": True}, {"off_policy": True, "max_weight": 0.8}],
     masked=[False, True],
@@ -393,14 +384,13 @@ def test_reinforce_is_its_definition(average, reduction, scored, masked, forced)
     real = td["collector", "mask"] if masked else torch.ones(4, 6, dtype=torch.bool)
     free = real & ~td["forced"] if forced else real
     td = td if forced else td.exclude("forced")
-    free = free & ~last_real(real) if average == "released" else free
     new, old, advantages = td["new_log_prob"], td["action_log_prob"], td["advantage"]
     weights = (new - old).detach().exp().clamp(max=(scored or {}).get("max_weight", math.inf))
     if not scored:
         weights = torch.ones(4, 6)
     terms = -(weights * (old if scored is None else new) * advantages).where(free, 0.0)
     rows = int(real.any(-1).sum())
-    count = {"free": free.sum(), "all": real.sum(), "released": real.sum(), "window": real.sum() + rows}[average]
+    count = {"free": free.sum(), "all": real.sum(), "window": real.sum() + rows}[average]
     expected = {"mean": terms.sum() / count, "sum": terms.sum(), "none": terms}[reduction]
     options = {} if scored is None else {"actor": Scored(), **scored}
     out = BoundaryReinforceLoss(average=average, reduction=reduction, **options)(td)
@@ -417,7 +407,7 @@ def test_reinforce_is_its_definition(average, reduction, scored, masked, forced)
 
 @each(
     control=[*RATE_CONTROLS, *CONTROLLERS],
-    ends=["excluded", "released", "window"],
+    ends=["excluded", "window"],
     rows_per_mean=[None, 2],
     masked=[False, True],
     forced=[False, True],
@@ -434,13 +424,12 @@ def test_a_rate_loss_is_its_control_of_the_counted_decisions(control, ends, rows
     td = td if forced else td.exclude("forced")
     real = td["collector", "mask"] if masked else torch.ones(4, 6, dtype=torch.bool)
     given = td["forced"] if forced else torch.zeros(4, 6, dtype=torch.bool)
-    certain = given | last_real(real) if ends == "released" else given
     counted = [[], [], [], []]  # (logit, boundary, target) of every row
     for row in range(4):
         steps = [t for t in range(6) if real[row, t] and not (ends == "excluded" and given[row, t])]
         target = float(td["target_rate"][row, 0]) if rates else 0.3
         for t in steps:
-            whole = ends != "excluded" and bool(certain[row, t])
+            whole = ends != "excluded" and bool(given[row, t])
             logit = torch.tensor(100.0) if whole else td["logits"][row, t]
             counted[row].append((logit, torch.tensor(whole) | td["action"][row, t], target))
         if ends == "window" and real[row].any():
@@ -541,12 +530,12 @@ def test_losses_are_on_the_device_of_the_rollout(masked, forced):
 def test_released_losses_are_mixed_and_means_span_a_micro_batch_and_all_positions(rollout):
     """0.9 late + 0.1 early; advantages of two rows of four; forced decisions count 0 in a mean over all."""
     paper = JointLoss.paper(target_rate=0.3)(rollout)
-    released = JointLoss.released(target_rate=0.3, rows_per_mean=2, gamma=0.9, ends="released")(rollout)
+    released = JointLoss.released(target_rate=0.3, rows_per_mean=2, gamma=0.9)(rollout)
     torch.testing.assert_close(released["loss_language_model"], 0.9 * paper["loss_language_model"])
     torch.testing.assert_close(released["loss_early_exit"], paper["loss_early_exit"])
     g = discounted_return(rollout["next", "reward"].squeeze(-1), 0.9)
     advantages = torch.cat([x - x.mean(0) for x in g.split(2)])
-    expected = -0.01 * (rollout["action_log_prob"] * advantages)[:, :-1].sum() / 48
+    expected = -0.01 * (rollout["action_log_prob"] * advantages).sum() / 52  # twelve decisions and the last byte
     torch.testing.assert_close(released["loss_policy"], expected)
     free, every = (reinforce(average=average)(rollout)["loss_policy"] for average in ("free", "all"))
     torch.testing.assert_close(every, free * 11 / 12)  # one forced decision in twelve
@@ -555,8 +544,7 @@ def test_released_losses_are_mixed_and_means_span_a_micro_batch_and_all_position
 def test_exact_released_loss_has_means_of_its_own_per_micro_batch(rollout):
     """Two rows a micro-batch: the average of both micro-batches' losses, every coefficient included."""
     whole, parts = (
-        [JointLoss.released(target_rate=0.3, rows_per_mean=2, ends="window")(part) for part in rollout.split(rows)]
-        for rows in (4, 2)
+        [JointLoss.released(target_rate=0.3, rows_per_mean=2)(part) for part in rollout.split(rows)] for rows in (4, 2)
     )
     for name in ("loss_language_model", "loss_early_exit", "loss_policy", "loss_rate"):
         torch.testing.assert_close(whole[0][name], sum(part[name] for part in parts) / 2)

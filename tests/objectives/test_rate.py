@@ -80,11 +80,7 @@ def test_refusals():
             for target in (0.0, 1, -0.1, float("nan"))
         ),
         (lambda: RateLoss(0.2, control="pid"), ValueError, r"one of \['logit_pressure', .*'price'\], got 'pid'"),
-        (
-            lambda: RateLoss(0.2, ends="all"),
-            ValueError,
-            r"ends must be one of \['excluded', 'released', 'window'\], got 'all'",
-        ),
+        (lambda: RateLoss(0.2, ends="all"), ValueError, r"ends must be one of \['excluded', 'window'\], got 'all'"),
         (lambda: RateLoss(0.2, rows_per_mean=0), ValueError, "rows_per_mean must be an integer of at least 1, got 0"),
         (lambda: RateLoss(0.2, reduction="none"), ValueError, "reduction must be 'mean'"),
         (lambda: RateLoss(0.2)(td.exclude("logits")), KeyError, "must hold 'logits'"),

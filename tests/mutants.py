@@ -951,7 +951,6 @@ _FIFTH = {  # by another person again, at places that no list above changes
             "return entropy if forced is None else entropy.masked_fill(forced, 0.0)",
             "return entropy",
         ),
-        ("td-lambda-of-masked-steps", "return zero_masked(values, mask) + advantages", "return values + advantages"),
     ),
     "functional/test_scripts": (
         (

@@ -1,4 +1,4 @@
-"""Discounted sums in log2 T steps: returns, TD(lambda), generalised advantages.
+"""Discounted sums in log2 T steps: returns and generalised advantages.
 
 All are one recurrence from the end, ``G_t = x_t + c_t G_{t+1}``, over the last dimension of [*B, T]. ``done`` is True
 at steps that end an episode. ``mask`` is True at real steps; it is for padding before or after a sequence, because
@@ -129,7 +129,7 @@ def generalized_advantage(
 
     ``values`` and ``next_values`` are V before and after each step. As in TorchRL, ``terminated`` (default: ``done``)
     cuts the next value, ``done`` (an end of either kind) cuts the sum, and a last step that is not done counts its next
-    value.
+    value. ``V_t + A_t`` is the regression target of TD(lambda).
     """
     gamma, lmbda = check_gamma(gamma), check_gamma(lmbda, "lmbda")
     check_rewards(rewards, mask)
@@ -139,29 +139,6 @@ def generalized_advantage(
     deltas = reward + gamma * (ahead if absorbed is None else ahead.masked_fill(absorbed, 0.0)) - value
     advantages = reverse_scan(deltas, cut(gamma * lmbda, ended, deltas))
     return zero_masked(advantages, mask).to(rewards.dtype)
-
-
-@takes("rewards, values, next_values: float *B T", "gamma, lmbda: scalar [0, 1]", "done, terminated, mask: bool *B T")
-def td_lambda_return(
-    rewards: Tensor,
-    values: Tensor,
-    next_values: Tensor,
-    gamma: float | Tensor,
-    lmbda: float | Tensor,
-    *,
-    done: Mask = None,
-    terminated: Mask = None,
-    mask: Mask = None,
-) -> Tensor:
-    """Compute the regression target of TD(lambda), ``V_t + A_t`` of :func:`generalized_advantage`.
-
-        G_t = R_{t+1} + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1})
-
-    The equation needs that the value after a step is the value before the next (no target network).
-    """
-    options = {"done": done, "terminated": terminated, "mask": mask}
-    advantages = generalized_advantage(rewards, values, next_values, gamma, lmbda, **options)
-    return zero_masked(values, mask) + advantages
 
 
 @takes("factor: scalar | float *L", "ends: bool? *L", "like: float *L")

@@ -256,10 +256,6 @@ def generalized_advantage(rewards, values, next_values, gamma, lmbda, done, term
     return kept(from_the_end(deltas, lambda i: gamma * lmbda * goes_on[i]), mask)
 
 
-def td_lambda_return(values, mask, **options):
-    return kept(values, mask) + generalized_advantage(values=values, mask=mask, **options)
-
-
 def vtrace(rewards, values, next_values, log_ratios, gamma, lmbda, rho_clip, c_clip, done, terminated, mask):
     deltas, goes_on = steps_ahead(rewards, values, next_values, gamma, done, terminated, mask)
     ratios = kept(log_ratios, mask).exp()
@@ -478,7 +474,6 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "returns.reverse_scan": lambda x, decay: from_the_end(x, lambda i: decay[i] if torch.is_tensor(decay) else decay),
     "returns.discounted_return": discounted_return,
     "returns.generalized_advantage": generalized_advantage,
-    "returns.td_lambda_return": td_lambda_return,
     "rewards.early_exit_reward": lambda final_log_prob, early_log_prob, **_: final_log_prob - early_log_prob,
     "rewards.log_likelihood_reward": lambda final_log_prob, **_: final_log_prob,
     "rewards.entropy_relative_reward": lambda final_log_prob, early_entropy, **_: final_log_prob + early_entropy,

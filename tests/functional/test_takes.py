@@ -46,14 +46,7 @@ from rltok_rl.functional.rate import (
     priced_boundaries,
 )
 from rltok_rl.functional.reduction import row_groups, sum_and_count
-from rltok_rl.functional.returns import (
-    check_gamma,
-    cut,
-    discounted_return,
-    generalized_advantage,
-    reverse_scan,
-    td_lambda_return,
-)
+from rltok_rl.functional.returns import check_gamma, cut, discounted_return, generalized_advantage, reverse_scan
 from rltok_rl.functional.rewards import broken_reward_laws, function_name
 from rltok_rl.functional.routing import smooth
 from rltok_rl.functional.scripts import running_script, script_at, scripts_of
@@ -449,7 +442,7 @@ def test_a_tensor_for_a_number_is_real_and_within_reach():
             for name, f in (
                 ("gamma", lambda v: discounted_return(x, v)),
                 ("gamma", lambda v: return_sums(x, bits, gamma=v)),
-                ("lmbda", lambda v: td_lambda_return(x, x, x, 0.5, v)),
+                ("lmbda", lambda v: generalized_advantage(x, x, x, 0.5, v)),
                 ("lmbda", lambda v: vtrace(x, x, x, x, 0.5, lmbda=v)),
                 ("decay", lambda v: reverse_scan(x, v)),
                 ("factor", lambda v: cut(v, bits, x)),

@@ -76,7 +76,6 @@ def estimate(
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "discounted_return": returns.discounted_return,
     "generalized_advantage": with_zero_critic(returns.generalized_advantage),
-    "td_lambda_return": with_zero_critic(returns.td_lambda_return),
     "vtrace targets": with_zero_critic(on_policy(1)),
     "vtrace advantages": with_zero_critic(on_policy(0)),
 }

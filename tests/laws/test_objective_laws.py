@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid, pad
 
 from rltok_rl.functional.policy_gradient import clipped_ratio, importance_weighted, score_function, vtrace
 from rltok_rl.functional.policy_metrics import approximate_kl, clip_fraction, effective_sample_size, mean_and_spread
-from rltok_rl.functional.returns import td_lambda_return
+from rltok_rl.functional.returns import generalized_advantage
 
 from ..each import each
 from .registry import OBJECTIVES, draw
@@ -104,7 +104,8 @@ def test_vtrace_on_policy_is_td_lambda(lmbda):
     rewards, values = draw(3, 12), draw(3, 12)
     after, done = torch.cat((values[:, 1:], draw(3, 1)), 1), torch.rand(3, 12) < 0.2
     _, target = vtrace(rewards, values, after, 0 * rewards, 0.9, lmbda=lmbda, done=done)
-    torch.testing.assert_close(target, td_lambda_return(rewards, values, after, 0.9, lmbda, done=done))
+    advantages = generalized_advantage(rewards, values, after, 0.9, lmbda, done=done)
+    torch.testing.assert_close(target, values + advantages)
 
 
 METRICS = {

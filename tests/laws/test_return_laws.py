@@ -123,13 +123,14 @@ def test_values_agree_with_torchrl(gamma, lmbda):
 
     wide = columns(values, after, rewards)
     advantage, target = torchrl_value.generalized_advantage_estimate(gamma, lmbda, *wide, **flags)
-    close(returns.generalized_advantage(rewards, values, after, gamma, lmbda, **ends), advantage)
-    close(returns.td_lambda_return(rewards, values, after, gamma, lmbda, **ends), target)
+    ours = returns.generalized_advantage(rewards, values, after, gamma, lmbda, **ends)
+    close(ours, advantage)
+    close(values + ours, target)
     # TD(lambda) by its equation, and V-trace: the value after a step is the value before the next.
     shifted = torch.cat((values[:, 1:], after[:, -1:]), 1)
     jumps = torch.where(done, after, shifted)
     theirs = torchrl_value.td_lambda_return_estimate(gamma, lmbda, *columns(jumps, rewards), **flags)
-    close(returns.td_lambda_return(rewards, values, jumps, gamma, lmbda, **ends), theirs)
+    close(values + returns.generalized_advantage(rewards, values, jumps, gamma, lmbda, **ends), theirs)
     if lmbda == 1.0:
         old, new = draw(3, 40), draw(3, 40)
         flags = {"done": flags["terminated"], "terminated": flags["terminated"]}  # no truncation in between

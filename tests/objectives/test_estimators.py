@@ -316,7 +316,7 @@ def test_options_reach_the_critics_estimators(name):
         options |= {**clips, "actor_network": Scorer()}
     else:
         advantages = returns.generalized_advantage(*inputs, **options, **ends)
-        target = returns.td_lambda_return(*inputs, **options, **ends)
+        target = torch.where(mask, inputs[1] + advantages, 0.0)
     for baseline in ("none", "leave_one_out"):
         out = make_estimator(name, mask_key="mask", baseline=baseline, **options)(td.clone())
         expected = baselines.BASELINES[baseline](advantages, mask=mask)

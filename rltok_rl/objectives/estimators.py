@@ -45,8 +45,7 @@ class ReturnEstimator(ValueEstimatorBase):
         baseline: one of :data:`~rltok_rl.objectives.baseline.BASELINE_NAMES`; a function
             ``(returns, *, mask, process_group) -> advantages``, all [*B, T]; or a :class:`torch.nn.Module` of that
             signature, whose buffers are part of the estimator's state. A class is instantiated.
-        value_network: a critic for ``subtract_value``.
-        subtract_value: subtract the critic's value, or the rollout's ``state_value`` if present, before the baseline.
+        value_network: a critic, for estimators that use one.
         mask_key: bool entry with the real steps; ``"auto"`` uses ``("collector", "mask")`` if present.
         process_group: let the baseline span the rows of all its processes.
         time_dim: dimension of time; None uses the one named "time", or the last.
@@ -74,7 +73,6 @@ class ReturnEstimator(ValueEstimatorBase):
         gamma: float,
         baseline: str | Baseline | type[nn.Module] = "none",
         value_network: Any = None,
-        subtract_value: bool = False,
         mask_key: MaskKey = "auto",
         process_group: Group = None,
         time_dim: int | None = None,
@@ -91,8 +89,7 @@ class ReturnEstimator(ValueEstimatorBase):
                 f"got {name_of(self.baseline)!r} (baseline=none on the command line; uses_baseline = True in the class "
                 f"if it asks for one)"
             )
-        self.subtract_value, self.mask_key, self.process_group = subtract_value, mask_key, process_group
-        self.time_dim = time_dim
+        self.mask_key, self.process_group, self.time_dim = mask_key, process_group, time_dim
 
     @property
     def gamma(self) -> float:
@@ -123,11 +120,8 @@ class ReturnEstimator(ValueEstimatorBase):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Rewards, ends, and the critic's entries if it is used."""
-        names: list[NestedKey] = [under_next(self.tensor_keys.reward), under_next(self.tensor_keys.done)]
-        if self.subtract_value and self.value_network is not None:
-            names += [key for key in self.value_network.in_keys if key not in names]
-        return names
+        """Rewards and ends."""
+        return [under_next(self.tensor_keys.reward), under_next(self.tensor_keys.done)]
 
     @dispatch
     def forward(
@@ -176,9 +170,7 @@ class ReturnEstimator(ValueEstimatorBase):
     ) -> tuple[Tensor, Tensor]:
         """What the baseline is applied to, and the value target, [*B, T] each."""
         returns = self._returns(view)
-        if not self.subtract_value:
-            return returns, returns
-        return returns - view.read_value(self.tensor_keys.value, self.value_network, params), returns
+        return returns, returns
 
     def _returns(self, view: View) -> Tensor:
         keys = self.tensor_keys

@@ -149,7 +149,7 @@ def test_wild_options_of_a_segmenter_are_refused_or_build_it(name):
 
 OPTIONS = {
     "estimator.control_variate": ("hindsight", "ridge", "folds", "value_network", "time_dim"),
-    "estimator.critic_advantage": ("lmbda", "subtract_value"),
+    "estimator.critic_advantage": ("lmbda",),
     "estimator.discounted_return": ("differentiable", "mask_key"),
     "estimator.local_flips": ("num_flips", "span", "every", "rows_per_pass", "generator", "price"),
     "estimator.budgeted_flips": ("settled", "every", "num_flips"),

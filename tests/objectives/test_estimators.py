@@ -158,14 +158,10 @@ def test_compiles_in_one_graph(name):
 
 
 def test_critics(model):
-    """Subtracted, in generalised advantages as in TorchRL's, or 0; and V-trace of the rollout's own policy."""
+    """Generalised advantages as in TorchRL, values of 0, and V-trace of the rollout's own policy."""
     rollout, critic = make_rollout(model).detach(), BoundaryCritic(model.config)
     torch.nn.init.normal_(critic.module[-1].weight)
-    values = critic(rollout.clone())["state_value"]
     plain = ReturnEstimator(gamma=0.9)(rollout.clone())
-    relative = ReturnEstimator(gamma=0.9, value_network=critic, subtract_value=True)(rollout.clone())
-    torch.testing.assert_close(relative["advantage"], plain["advantage"] - values)
-    torch.testing.assert_close(relative["value_target"], plain["value_target"])
     options = {"gamma": 0.9, "lmbda": 0.8, "value_network": critic}
     ours = make_estimator("critic_advantage", **options)(rollout.clone())
     theirs = GAE(**options, deactivate_vmap=True)(rollout.clone())
@@ -223,8 +219,6 @@ def test_in_keys_are_the_entries_that_an_estimator_reads():
     critical = [*rewards, ("next", "terminated"), *before]
     for name, options, keys in (
         ("discounted_return", critic, rewards),
-        ("discounted_return", {**critic, "subtract_value": True}, [*rewards, "known"]),
-        ("discounted_return", {"value_network": ZeroCritic(rewards[1:]), "subtract_value": True}, rewards),
         ("control_variate", {}, [*rewards, ("next", "early_log_prob")]),
         ("control_variate", {"regressor_keys": ["known"]}, [*rewards, "known"]),
         ("critic_advantage", critic, critical),
@@ -324,19 +318,8 @@ def test_options_reach_the_critics_estimators(name):
         torch.testing.assert_close(out["value_target"][..., 0], target, rtol=1e-5, atol=1e-5)
 
 
-def test_a_subtracted_value_is_that_of_the_loss_and_targets_carry_no_gradient():
-    """With the parameters that are given, not those of the target network; alone, without a gradient."""
-    td = draw_rollout(known=torch.randn(*SHAPE, 3)).exclude("state_value", ("next", "state_value"))
-    critic = ValueOperator(torch.nn.Linear(3, 1, bias=False), in_keys=["known"])
-    params = TensorDict.from_module(critic).detach().apply(lambda p: 3 * p)
-    estimator = ReturnEstimator(gamma=0.9, value_network=critic, subtract_value=True)
-    out = estimator(td.copy(), params=params, target_params=params.apply(lambda p: 5 * p))
-    expected = out["value_target"] - 3 * critic.module(td["known"]).detach()
-    torch.testing.assert_close(out["advantage"], expected)
-    guessed, estimator = td.copy().set("guess", torch.randn(SHAPE)), ReturnEstimator(gamma=0.9, subtract_value=True)
-    estimator.set_keys(value="guess")  # stored under another key, and without a critic
-    expected = out["value_target"].squeeze(-1) - guessed["guess"]
-    torch.testing.assert_close(estimator(guessed)["advantage"].squeeze(-1), expected)
+def test_targets_carry_a_gradient_only_if_asked_to():
+    td = draw_rollout()
     td["next", "reward"] = td["next", "reward"].requires_grad_()
     for differentiable in (False, True):
         estimator = ReturnEstimator(gamma=0.9, differentiable=differentiable)
@@ -492,7 +475,7 @@ def test_refusals():
         ),
         (lambda: make("leave_one_out")(td[:1]), ValueError, "at least 2 of them"),
         (
-            lambda: ReturnEstimator(gamma=0.9, subtract_value=True)(td.exclude("state_value")),
+            lambda: make("critic_advantage")(td.exclude("state_value")),
             KeyError,
             "must hold 'state_value', or the estimator a value_network",
         ),

@@ -16,7 +16,6 @@ from rltok_rl.models.checks import check_boundaries, check_byte_ids
 from rltok_rl.models.incremental import decide, observe
 from rltok_rl.models.unet import UNet
 from rltok_rl.sampling.thresholds import draw_boundary
-from rltok_rl.utils import check_count
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ def counterfactual_returns(
     *,
     gamma: float,
     uniforms: Tensor,
-    horizon: int | None = None,
 ) -> Counterfactuals:
     """Flip decisions one at a time and compare the returns.
 
@@ -63,14 +61,11 @@ def counterfactual_returns(
         positions: [K] int64 in 1..T-1, increasing; the first decision is forced.
         gamma: discount of the returns, in [0, 1].
         uniforms: [B, n, T] in [0, 1); pair j of row b draws its later boundaries with them.
-        horizon: bytes after which a continuation stops; None reads to the end of the text.
     """
     check_byte_ids(byte_ids, model.config.num_ids)
     num_rows, num_steps = byte_ids.shape[0], byte_ids.shape[1] - 1
     check_boundaries(boundaries, torch.Size((num_rows, num_steps)))
     check_gamma(gamma)
-    if horizon is not None:
-        check_count("horizon", horizon)
     if uniforms.dim() != 3 or uniforms.shape[0] != num_rows or uniforms.shape[2] != num_steps or not uniforms.shape[1]:
         raise ValueError(f"uniforms must be [{num_rows}, n >= 1, {num_steps}], got {[*uniforms.shape]}")
     places = positions.tolist()
@@ -98,9 +93,5 @@ def counterfactual_returns(
         predicted = decide(model, cache, torch.cat((boundaries[:, t], drawn)))
         gained = byte_log_prob(predicted.final_logits[num_rows:], byte_ids[row, t + 1]).double()
         totals.index_put_((row, pair, side, number), gained * gamma ** (t - born).double(), accumulate=True)
-        if horizon is not None and bool((t + 1 - born >= horizon).any()):
-            kept = (t + 1 - born < horizon).nonzero().flatten()
-            cache = cache.take(torch.cat((base, num_rows + kept)))
-            branches = branches[:, kept]
     differences = (totals[:, :, 1] - totals[:, :, 0]).transpose(1, 2)
     return Counterfactuals(positions, boundaries[:, positions], torch.stack(probs, 1), differences)

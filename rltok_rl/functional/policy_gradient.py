@@ -44,32 +44,18 @@ def clipped_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, 
     return clipped.exp() * advantages
 
 
-@takes(
-    "log_probs, old_log_probs, advantages: float *L",
-    "max_weight: number (0, inf]",
-    "whole_row: switch",
-    "mask: bool *L",
-)
+@takes("log_probs, old_log_probs, advantages: float *L", "max_weight: number (0, inf]")
 def importance_weighted(
-    log_probs: Tensor,
-    old_log_probs: Tensor,
-    advantages: Tensor,
-    *,
-    max_weight: float | None = None,
-    whole_row: bool = False,
-    mask: Mask = None,
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, max_weight: float | None = None
 ) -> Tensor:
     """Compute REINFORCE for decisions of another policy, each weighted by how much likelier it has become.
 
         w_t A_t log pi(a_t),      w_t = min(r_t, max_weight), taken as a constant,      r_t = pi(a_t) / pi_old(a_t)
 
     Its gradient is that of ``r_t A_t`` if no weight is cut. Weights of single steps ignore that the decisions around
-    them are those of the old policy. ``whole_row=True`` weights each step with the product over its row, ``prod_u r_u``
-    (Precup, Sutton and Singh, 2000): unbiased for any old policy with the same support, and noisy beyond short rows.
+    them are those of the old policy.
     """
     log_weights = log_probs.detach() - old_log_probs
-    if whole_row:
-        log_weights = zero_masked(log_weights, mask).sum(-1, keepdim=True)
     if max_weight is not None:
         log_weights = log_weights.clamp(max=math.log(max_weight))
     return log_weights.exp() * advantages * log_probs

@@ -16,7 +16,7 @@ from .conftest import opinionated
 
 
 @torch.no_grad()
-def by_hand(model, ids, boundaries, t, value, uniforms, gamma, horizon):
+def by_hand(model, ids, boundaries, t, value, uniforms, gamma):
     """Force the prefix and the decision, draw the rest in one go, run the whole model again. All [T], one row."""
     states = model.encode(ids[None])[:, :-1]
     forced = torch.full((1, len(boundaries)), -1)
@@ -26,12 +26,11 @@ def by_hand(model, ids, boundaries, t, value, uniforms, gamma, horizon):
         *model.boundary_terms(states), uniforms=uniforms[None], cap=model.boundary_cap, forced=forced
     )
     final = byte_log_prob(model.final_logits(model.decode(states, drawn)), ids[None, 1:])[0]
-    later = final[t : None if horizon is None else t + horizon]
-    return (later * gamma ** torch.arange(len(later))).sum()
+    return (final[t:] * gamma ** torch.arange(len(final) - t)).sum()
 
 
-@each(options=[{}, {"pooling": "mean"}, {"num_lags": 0}], horizon=[None, 1, 5], training=[True, False])
-def test_branches_of_the_cache_are_whole_forward_passes(options, horizon, training):
+@each(options=[{}, {"pooling": "mean"}, {"num_lags": 0}], training=[True, False])
+def test_branches_of_the_cache_are_whole_forward_passes(options, training):
     model = opinionated(**options).train(training)
     num_rows, num_steps, pairs, gamma = 3, 24, 2, 0.9
     ids = torch.randint(256, (num_rows, num_steps + 1))
@@ -39,12 +38,12 @@ def test_branches_of_the_cache_are_whole_forward_passes(options, horizon, traini
     boundaries[:, 0] = True
     uniforms = torch.rand(num_rows, pairs, num_steps)
     positions = torch.tensor([1, 2, 9, num_steps - 1])
-    found = counterfactual_returns(model, ids, boundaries, positions, gamma=gamma, uniforms=uniforms, horizon=horizon)
+    found = counterfactual_returns(model, ids, boundaries, positions, gamma=gamma, uniforms=uniforms)
     for row in range(num_rows):
         for k, t in enumerate(positions.tolist()):
             for pair in range(pairs):
                 given = (model, ids[row], boundaries[row], t)
-                options_ = (uniforms[row, pair], gamma, horizon)
+                options_ = (uniforms[row, pair], gamma)
                 expected = by_hand(*given, 1, *options_) - by_hand(*given, 0, *options_)
                 assert found.differences[row, k, pair].item() == pytest.approx(expected.item(), abs=2e-4)
     assert torch.equal(found.boundaries, boundaries[:, positions])
@@ -75,7 +74,6 @@ def test_bad_requests_are_refused(model):
     good = {"gamma": 0.9, "uniforms": torch.rand(2, 3, 8)}
     wrong = [
         ({"gamma": 1.5}, torch.tensor([1]), r"gamma must lie in \[0, 1\], got 1.5"),
-        ({"horizon": 0}, torch.tensor([1]), "horizon must be an integer of at least 1, got 0"),
         ({"uniforms": torch.rand(2, 8)}, torch.tensor([1]), r"uniforms must be \[2, n >= 1, 8\], got \[2, 8\]"),
         ({}, torch.tensor([0]), r"and increase within 1\.\.7, got \[0\]"),
         ({}, torch.tensor([3, 3]), "increase within"),

@@ -286,11 +286,8 @@ def clipped_ratio(log_probs, old_log_probs, advantages, clip):
     return plain.where(plain <= clipped, clipped)
 
 
-def importance_weighted(log_probs, old_log_probs, advantages, max_weight, whole_row, mask):
-    log_ratios = log_probs.detach() - old_log_probs
-    if whole_row:
-        log_ratios = kept(log_ratios, mask).sum(-1, keepdim=True).expand_as(log_probs)
-    weights = log_ratios.exp()
+def importance_weighted(log_probs, old_log_probs, advantages, max_weight):
+    weights = (log_probs.detach() - old_log_probs).exp()
     return (weights if max_weight is None else weights.clamp(max=max_weight)) * advantages * log_probs
 
 
@@ -525,7 +522,6 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         "least_rise": dice.uniform(-0.5, 0.5),
         "limit": dice.choice((0.5, math.inf)),
         "exclude_self": dice.random() < 0.5,
-        "whole_row": dice.random() < 0.5,
         "folds": dice.randint(2, max(rows, 2)),
         "ridge": dice.choice((0.01, 1.0)),
         "group_size": dice.choice([g for g in range(2, rows + 1) if rows % g == 0] or [2]),

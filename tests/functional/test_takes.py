@@ -365,7 +365,6 @@ def test_switches_and_words_are_what_they_say():
     x, bits = torch.rand(4, 6), torch.rand(4, 6) < 0.5
     for call, words in (
         (lambda: group_mean(x, group_size=2, exclude_self=1), "exclude_self must be True or False, got 1"),
-        (lambda: importance_weighted(x, x, x, whole_row=None), "whole_row must be True or False, got None"),
         (lambda: smooth(x, x[:, 0], method=3), "method must be a string, got 3"),
         (lambda: per_rows(x, baseline="none", rows_per_mean=2), "baseline must be a function, got 'none'"),
         (lambda: ratio_with_error([1.0, 2.0, 1.0, 2.0, "4"], 2), "moments must be a list of numbers, got"),

@@ -195,7 +195,6 @@ class Objective:
     function: Callable[[Tensor, Tensor, Tensor], Tensor]
     plain: bool = True  # its gradient is that of its value; not so where a weight is held constant
     unbiased_off_policy: bool = False  # for single decisions
-    unbiased_for_strings: bool = False  # for decisions that depend on one another, paid together
 
 
 _weighted = policy_gradient.importance_weighted
@@ -205,7 +204,4 @@ OBJECTIVES: dict[str, Objective] = {
     "clipped_ratio, asymmetric": Objective(partial(policy_gradient.clipped_ratio, clip=(0.1, 0.3))),
     "importance_weighted": Objective(_weighted, plain=False, unbiased_off_policy=True),
     "importance_weighted, cut": Objective(partial(_weighted, max_weight=2.0), plain=False),
-    "importance_weighted, whole rows": Objective(
-        partial(_weighted, whole_row=True), plain=False, unbiased_for_strings=True
-    ),
 }

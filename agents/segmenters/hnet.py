@@ -23,7 +23,7 @@ from rltok_rl.agents.segmenters.segmenter import (
 from torch import Tensor, nn
 
 from rltok_rl.functional.rate import check_target, load_balance
-from rltok_rl.functional.routing import Method, confidence, routing_probability, smoothing_shares
+from rltok_rl.functional.routing import confidence, routing_probability, smoothing_shares
 from rltok_rl.models.config import UNetConfig
 from rltok_rl.models.layers import RMSNorm
 from rltok_rl.models.mixing import Mixing
@@ -55,7 +55,6 @@ class HNetSegmenter(Segmenter):
         model: UNet,
         rate: Probability | None = None,
         variant: Variant = "faithful",
-        smoothing: Method = "scan",
         stages: Literal[1, 2] = 1,
         second_rate: Probability | None = None,
         ratio_weight: Weight = RATIO_WEIGHT,
@@ -71,7 +70,6 @@ class HNetSegmenter(Segmenter):
         elif second_rate is not None:
             raise ValueError(f"second_rate must be left out with stages=1, got {second_rate}")
         self.target_rate = check_target(rate_or_default(model, rate))
-        self.smoothing = smoothing
         self.widths = [width, config.of_tokens.width, config.of_second.width]  # of bytes, tokens, tokens of tokens
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.byte_norm = RMSNorm(width, config.norm_eps) if faithful else nn.Identity()
@@ -122,7 +120,6 @@ class HNetSegmenter(Segmenter):
             token_norm=self.byte_norm,  # tokens are pooled from the same states as routing reads
             update_norm=self.token_norm,
             smoothing=smoothing_shares(probs),
-            smoothing_method=self.smoothing,
             residual=lambda states: self.residual(self.byte_norm(states)),
             receive=confidence(probs, boundaries),
         )

@@ -6,8 +6,6 @@ Reference: https://arxiv.org/abs/2507.07955
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +13,6 @@ from rltok_rl.functional.reduction import wide
 from rltok_rl.functional.returns import reverse_scan
 from rltok_rl.functional.takes import takes
 
-Method = Literal["scan", "loop"]
 _SMALLEST = 1e-4  # smoothing shares keep this distance from 0 and 1
 
 
@@ -42,33 +39,25 @@ def smoothing_shares(probs: Tensor) -> Tensor:
     return probs.clamp(_SMALLEST, 1 - _SMALLEST)
 
 
-@takes("values: float *B S D", "weights: float *B S", "fresh: bool *B S", "method: text")
-def smooth(values: Tensor, weights: Tensor, *, fresh: Tensor | None = None, method: Method = "scan") -> Tensor:
+@takes("values: float *B S D", "weights: float *B S", "fresh: bool *B S")
+def smooth(values: Tensor, weights: Tensor, *, fresh: Tensor | None = None) -> Tensor:
     """Smooth tokens ``values`` z [*B, S, D]: a token with an uncertain boundary keeps more of those before it.
 
         z'_j = P_j z_j + (1 - P_j) z'_{j-1},        z'_{-1} = 0
 
     ``weights`` [*B, S] are the P, in [0, 1]. ``fresh`` [*B, S] bool marks tokens that are not mixed with the one before
-    (the first of packed rows). ``"scan"`` takes log2 S steps on whole tensors, ``"loop"`` one token after the other.
+    (the first of packed rows). A scan takes log2 S steps on whole tensors.
 
     Example:
         >>> smooth(torch.tensor([[4.0], [0.0]]), torch.tensor([1.0, 0.25])).flatten()
         tensor([4., 3.])
     """
-    if method not in ("scan", "loop"):
-        raise ValueError(f"method must be one of ['scan', 'loop'], got {method!r}")
     dtype = torch.promote_types(values.dtype, wide(weights))
     weights = weights.to(dtype)
     kept = 1 - weights  # [*B, S]
     if fresh is not None:
         kept = kept.masked_fill(fresh, 0.0)
     parts = values.to(dtype) * weights.unsqueeze(-1)  # [*B, S, D]
-    if method == "loop":
-        current, mixed = parts.new_zeros(()), []
-        for part, share in zip(parts.unbind(-2), kept.unbind(-1), strict=True):
-            current = part + share.unsqueeze(-1) * current  # [*B, D]
-            mixed.append(current)
-        return (torch.stack(mixed, -2) if mixed else parts).to(values.dtype)
     columns = parts.transpose(-1, -2)  # [*B, D, S]
     decay = kept.unsqueeze(-2).expand_as(columns)
     # The scan runs from the end, smoothing from the beginning.

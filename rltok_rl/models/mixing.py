@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.routing import Method, confidence, smooth
+from rltok_rl.functional.routing import confidence, smooth
 from rltok_rl.models.config import Pooling, Smoothing, Upsampling
 from rltok_rl.models.tokens import TokenLayout, downsample, upsample
 
@@ -31,7 +31,6 @@ class Mixing:
     token_norm: Callable[[Tensor], Tensor] | None = None  # before the token layers
     update_norm: Callable[[Tensor], Tensor] | None = None  # after the token layers
     smoothing: Tensor | None = None  # P, share of a new token in its bytes' update; read at boundaries
-    smoothing_method: Method = "scan"  # of a window; all methods agree
     residual: Callable[[Tensor], Tensor] | None = None  # of a byte's own state; None is the identity
     receive: Tensor | None = None  # c, factors on each byte's update
 
@@ -89,7 +88,7 @@ def token_updates(
     if mixing.smoothing is None:
         return updates
     weights = mixing.smoothing.flatten().index_select(0, layout.byte_index).view(layout.shape)  # [B, S] or [N]
-    return smooth(updates, weights, fresh=_first_tokens(layout), method=mixing.smoothing_method)
+    return smooth(updates, weights, fresh=_first_tokens(layout))
 
 
 def give_back(

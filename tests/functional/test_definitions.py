@@ -387,7 +387,7 @@ def confidence(probs, boundaries):
     return 1 + straight_through(0 * probs.detach(), probs.where(boundaries, -probs))
 
 
-def smooth(values, weights, fresh, method):
+def smooth(values, weights, fresh):
     mixed: dict[tuple[int, ...], Tensor] = {}
     for i in places(weights):
         before = mixed.get((*i[:-1], i[-1] - 1))

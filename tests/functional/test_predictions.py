@@ -127,8 +127,18 @@ def test_hashes_are_those_of_python_integers(size, buckets):
     assert ours.tolist() == expected and int(ours.min()) >= 0
 
 
+def smooth_by_loop(values, weights, fresh):
+    """Smooth one token after the other."""
+    current, mixed = torch.zeros(()), []
+    for value, weight, first in zip(values.unbind(1), weights.unbind(1), fresh.unbind(1), strict=True):
+        share = weight[:, None]
+        current = share * value + (1 - share).masked_fill(first[:, None], 0.0) * current
+        mixed.append(current)
+    return torch.stack(mixed, 1)
+
+
 @each(length=[1, 2, 3, 7, 64, 100])
-def test_smoothing_by_scan_and_loop_is_the_sum(length):
+def test_smoothing_is_the_sum(length):
     values = torch.randn(2, length, 3, dtype=torch.float64, requires_grad=True)
     weights = torch.rand(2, length, dtype=torch.float64, requires_grad=True)
     fresh = torch.arange(length).expand(2, length) % 50 == 0
@@ -137,11 +147,10 @@ def test_smoothing_by_scan_and_loop_is_the_sum(length):
         for i in range(j - j % 50, j + 1):  # a fresh token takes nothing from those before it
             kept = (1 - weights[:, i + 1 : j + 1]).prod(1)
             expected[:, j] += (kept * weights[:, i])[:, None] * values[:, i]
-    slopes = []
-    for method in ("scan", "loop"):
-        out = smooth(values, weights, fresh=fresh, method=method)
+    found = smooth(values, weights, fresh=fresh), smooth_by_loop(values, weights, fresh)
+    for out in found:
         torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
-        slopes.append(torch.autograd.grad((out * torch.arange(1.0, 4.0)).sum(), (values, weights)))
+    slopes = (torch.autograd.grad((out * torch.arange(1.0, 4.0)).sum(), (values, weights)) for out in found)
     for ours, theirs in zip(*slopes, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
     if length == 7:
@@ -153,9 +162,8 @@ def test_narrow_types_are_smoothed_in_float32():
     narrow = smooth(values.bfloat16(), weights)
     assert narrow.dtype == torch.bfloat16
     torch.testing.assert_close(narrow.float(), smooth(values.bfloat16().float(), weights), rtol=0.01, atol=0.01)
-    for method in ("scan", "loop"):  # and the wider of two types is that of the sum
-        wide = smooth(values.double(), weights, method=method)
-        torch.testing.assert_close(wide, smooth(values.double(), weights.double(), method=method), rtol=0, atol=1e-12)
+    wide = smooth(values.double(), weights)  # the wider of two types is that of the sum
+    torch.testing.assert_close(wide, smooth(values.double(), weights.double()), rtol=0, atol=1e-12)
 
 
 def test_refusals():
@@ -173,7 +181,6 @@ def test_refusals():
         (lambda: ngram_hash(torch.zeros(2, 1).long(), 3, 9), ValueError, "at least size - 1 = 2 long, got 1"),
         (lambda: log_mean_exp(torch.zeros(2, 0)), ValueError, r"one entry along dim -1, got \[2, 0\]"),
         (lambda: log_mean_exp(LOGITS, 2), ValueError, r"one entry along dim 2, got \[1, 4\]"),
-        (lambda: smooth(LOGITS, LOGITS[:, 0], method="fast"), ValueError, r"one of \['scan', 'loop'\], got 'fast'"),
         (lambda: text_to_ids(3), TypeError, "text must be str or bytes, got int"),
         (lambda: ids_to_bytes([65, 256]), ValueError, r"byte_ids must lie in 0\.\.255.*got 256"),
         *(

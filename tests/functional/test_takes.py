@@ -48,7 +48,6 @@ from rltok_rl.functional.rate import (
 from rltok_rl.functional.reduction import row_groups, sum_and_count
 from rltok_rl.functional.returns import check_gamma, cut, discounted_return, generalized_advantage, reverse_scan
 from rltok_rl.functional.rewards import broken_reward_laws, function_name
-from rltok_rl.functional.routing import smooth
 from rltok_rl.functional.scripts import running_script, script_at, scripts_of
 from rltok_rl.functional.takes import takes
 
@@ -365,7 +364,6 @@ def test_switches_and_words_are_what_they_say():
     x, bits = torch.rand(4, 6), torch.rand(4, 6) < 0.5
     for call, words in (
         (lambda: group_mean(x, group_size=2, exclude_self=1), "exclude_self must be True or False, got 1"),
-        (lambda: smooth(x, x[:, 0], method=3), "method must be a string, got 3"),
         (lambda: per_rows(x, baseline="none", rows_per_mean=2), "baseline must be a function, got 'none'"),
         (lambda: ratio_with_error([1.0, 2.0, 1.0, 2.0, "4"], 2), "moments must be a list of numbers, got"),
         (lambda: ratio_with_error((1.0,) * 5, 2), "moments must be a list of numbers, got"),

@@ -63,7 +63,7 @@ def right_arguments(function: Any, dice: random.Random) -> dict[str, Any]:
         "state": RunningMean.empty(length) if "returns" in arguments else Controller.empty(),
         "clip": dice.choice((0.2, (0.1, 0.3), [0.0, 2.0])),
     }
-    plain = {"method": dice.choice(("scan", "loop")), "size": dice.randint(1, length), "num_rows": 2}
+    plain = {"size": dice.randint(1, length), "num_rows": 2}
     plain |= {"group_size": 2, "rows_per_mean": 1, "folds": 2, "dim": 0}
     arguments |= {name: value for name, value in plain.items() if arguments.get(name) is not None}
     return arguments | {name: others[name] for name in others.keys() & inspect.signature(function).parameters.keys()}

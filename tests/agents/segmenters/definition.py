@@ -75,7 +75,6 @@ CASES: dict[str, Case] = {
     "grouped, through the encoder": Case("grouped", {"rate": 0.25, **GROUPED}, 0.001),
     "hnet": Case("hnet", {"rate": 0.25}, 0.06, trained=True),
     "hnet, baseline": Case("hnet", {"rate": 0.25, "variant": "baseline"}, 0.06, trained=True),
-    "hnet, loop": Case("hnet", {"rate": 0.25, "smoothing": "loop"}, 0.06, trained=True),
     "hnet, two stages": Case("hnet", {"stages": 2}, 0.06, trained=True, model=HNET),
     "hnet, two stages, baseline": Case("hnet", {"stages": 2, "variant": "baseline"}, model=ROUTING),
     "hnet, two stages, wide": Case("hnet", {"stages": 2}, model={**HNET, "token_width": 80, "second_width": 96}),

@@ -304,7 +304,7 @@ OPTIONS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({}, {"evaluation": "round", "hidden": 9}),
     ],
     "hnet": [
-        ({}, {"rate": 0.3, "variant": "baseline", "smoothing": "loop", "ratio_weight": 0.3}),
+        ({}, {"rate": 0.3, "variant": "baseline", "ratio_weight": 0.3}),
         ({"stages": 2}, {"rate": 0.3, "second_rate": 0.4}),
     ],
 }
@@ -360,7 +360,7 @@ def test_options_that_are_given_are_the_ones_that_count():
     assert drawn.nonzero().flatten().tolist() == [0, 7, 14]
     rates = [made("learned"), made("whitespace"), made("stride", stride=4)]
     assert [segmenter.target_rate for segmenter in rates] == [0.15, None, 0.25]
-    assert made("spacebyte").repeat is True and made("hnet").smoothing == "scan"
+    assert made("spacebyte").repeat is True
     for predictor in ("trained", "early_exit", "own"):
         assert made("entropy-spike", predictor=predictor).lags == 2
     assert made("entropy-spike").fidelity == "paper"

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from rltok_rl.data import OrderedSource, TextSource
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
-from rltok_rl.evaluation import cut_windows, read_streamed, read_text, summarise
+from rltok_rl.evaluation import read_streamed, read_text, summarise
 from rltok_rl.evaluation.continuations import continuation_log_likelihood
 from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.evaluation.marginal import particle_nats, read_samples, summarise_samples, window_nats
+from rltok_rl.evaluation.windowed import lay_windows
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet, preset, segment
 from rltok_rl.models.generation import generate
@@ -85,7 +86,8 @@ def test_every_window_of_an_evaluation_begins_with_the_mark(context, stride, mod
     expected, tokens = [], 0
     for text in documents:
         known = 1
-        for start, end in cut_windows(len(text), context, stride):
+        windows = lay_windows([(0, len(text))], context, stride)
+        for start, end in zip(windows.start.tolist(), windows.end.tolist(), strict=True):
             out = model(marked(text[start : end - 1]), greedy=True)
             expected.append(nats_of(out.final_logits[:, 1:], text[start + 1 : end])[known - start - 1 :])
             tokens += int(out.boundaries[0, known - start :].sum()) + (known == start + 1)

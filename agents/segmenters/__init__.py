@@ -26,7 +26,7 @@ from rltok_rl.agents.segmenters.forward import (
 )
 from rltok_rl.agents.segmenters.grouped import GroupedSegmenter
 from rltok_rl.agents.segmenters.gumbel import GumbelSegmenter, TrainedSpike
-from rltok_rl.agents.segmenters.hnet import HNetSegmenter, split_stages, stage_groups
+from rltok_rl.agents.segmenters.hnet import HNetSegmenter, split_stages
 from rltok_rl.agents.segmenters.magnet import MagnetSegmenter
 from rltok_rl.agents.segmenters.registry import SEGMENTERS, make_segmenter, segmenter_maker
 from rltok_rl.agents.segmenters.rule_based import ActorSegmenter, ExactRandom, SpaceByte
@@ -95,7 +95,6 @@ __all__ = [
     "segmenter_maker",
     "segments_mixing",
     "split_stages",
-    "stage_groups",
     "start_reading",
     "starts_of_pieces",
     "train_bpe",

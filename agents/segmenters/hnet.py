@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from rltok_rl.agents.segmenters.segmenter import (
@@ -175,21 +175,3 @@ def split_stages(model: UNet, parameters: Iterable[nn.Parameter], num_stages: in
     for parameter in parameters:
         stages[stage_of.get(id(parameter), 0)].append(parameter)
     return stages
-
-
-def stage_groups(model: UNet, segmenter: HNetSegmenter, *, lr: float) -> list[dict[str, Any]]:
-    """Build an optimizer's parameter groups, outermost stage first: ``lr`` times the segmenter's ``multipliers``.
-
-    Example:
-        >>> from rltok_rl.agents.segmenters import make_segmenter
-        >>> from rltok_rl.models import preset
-        >>> levels = {"second_level": "routing", "second_residual": "projection", "num_token_layers": 2}
-        >>> model = UNet(preset("tiny", **levels))
-        >>> optimizer = torch.optim.AdamW(stage_groups(model, make_segmenter("hnet", model, stages=2), lr=1e-3))
-        >>> [round(group["lr"] * 1e3, 2) for group in optimizer.param_groups]
-        [2.14, 1.24, 0.71]
-    """
-    factors = segmenter.multipliers
-    parameters = {id(p): p for module in (model, segmenter) for p in module.parameters()}  # some are shared
-    stages = split_stages(model, parameters.values(), len(factors))
-    return [{"params": stage, "lr": lr * factor} for stage, factor in zip(stages, factors, strict=True)]

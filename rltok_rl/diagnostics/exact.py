@@ -165,12 +165,6 @@ class ExactGradient:
         return {name: self.policy[name] + self.likelihood[name] for name in self.policy}
 
 
-def expected_loss(model: UNet, texts: Texts, *, price: float = 0.0) -> Tensor:
-    """Compute the expected loss in nats per byte, differentiable through policy and language model."""
-    weights, losses = _per_string(model, texts, price)
-    return (weights * losses).sum(-1).mean()
-
-
 def exact_gradient(model: UNet, texts: Texts, *, price: float = 0.0) -> ExactGradient:
     """Differentiate the expected loss over all boundary strings, in a float64 copy of the model.
 

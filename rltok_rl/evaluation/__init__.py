@@ -44,7 +44,7 @@ from rltok_rl.evaluation.marginal import (
 from rltok_rl.evaluation.policies import PolicyEvaluation, evaluate_policy
 from rltok_rl.evaluation.policy_episodes import POLICIES, Episodes
 from rltok_rl.evaluation.streamed import read_streamed
-from rltok_rl.evaluation.windowed import Reading, cut_windows, read_text
+from rltok_rl.evaluation.windowed import Reading, read_text
 from rltok_rl.evaluation.word_edges import (
     EDGES,
     EdgeShare,
@@ -84,7 +84,6 @@ __all__ = [
     "corpus_bits_per_byte",
     "corpus_standard_error",
     "count_pairs",
-    "cut_windows",
     "document_bits_per_byte",
     "document_nats",
     "document_standard_error",

@@ -77,21 +77,14 @@ class TextWindows:
             yield from (reads == length).nonzero().squeeze(1).split(max(1, num_bytes // length))
 
 
-def cut_windows(num_bytes: int, context: int, stride: int | None = None) -> list[tuple[int, int]]:
-    """Cut a text into windows (start, end) that predict every byte but the first once; ``end`` is exclusive.
+def lay_windows(spans: Sequence[tuple[int, int]], context: int, stride: int | None = None) -> TextWindows:
+    """Lay windows over documents at ``spans``: they predict every byte of a document but its first once.
 
     Example:
-        >>> cut_windows(8, 3)
-        [(0, 4), (3, 7), (6, 8)]
-        >>> cut_windows(8, 3, stride=2)
+        >>> windows = lay_windows([(0, 8)], 3, stride=2)
+        >>> list(zip(windows.start.tolist(), windows.end.tolist()))
         [(0, 4), (2, 6), (4, 8)]
     """
-    windows = lay_windows([(0, check_count("num_bytes", num_bytes, minimum=2))], context, stride)
-    return list(zip(windows.start.tolist(), windows.end.tolist(), strict=True))
-
-
-def lay_windows(spans: Sequence[tuple[int, int]], context: int, stride: int | None = None) -> TextWindows:
-    """Lay windows over documents at ``spans``, as :func:`cut_windows` does; none crosses a document's end."""
     context = check_count("context", context)
     stride = context if stride is None else check_count("stride", stride)
     if stride > context:

@@ -70,11 +70,6 @@ class Snapshots:
     """Of a boundary, in nats."""
     seed: int = _SEED
 
-    @property
-    def bytes_predicted(self) -> int:
-        """Bytes that the held-out metrics are means over."""
-        return self.batches * self.num_rows * self.num_steps
-
     def take(self, model: UNet) -> dict[str, Any]:
         """Return metrics and a sample as JSON values, in evaluation mode; the model is not sharded."""
         segmenter = self.actor.segmenter if isinstance(self.actor, SegmenterActor) else None

@@ -12,7 +12,7 @@ from rltok_rl.evaluation.detail import read_detail
 from rltok_rl.evaluation.lm_eval import RltokLM
 from rltok_rl.evaluation.streamed import Stepper
 from rltok_rl.evaluation.tasks import Example, choice_metrics, score_examples
-from rltok_rl.evaluation.windowed import SegmentedModel
+from rltok_rl.evaluation.windowed import SegmentedModel, lay_windows
 from rltok_rl.models import Segmentation
 from rltok_rl.text import text_to_ids
 
@@ -78,9 +78,8 @@ def test_costs():
     refuse(
         *((lambda m=m, c=c: m(*c), "counts and nats must be") for m in means for c in costs),
         (lambda: e.mean_and_error([]), "values must hold at least one, got none"),
-        (lambda: e.cut_windows(20, 4, 5), "stride must be at most the context, 4, .* got 5"),
-        (lambda: e.cut_windows(20, 4, 0), at_least("stride", 1, 0)),
-        (lambda: e.cut_windows(1, 4), at_least("num_bytes", 2, 1)),
+        (lambda: lay_windows([(0, 20)], 4, 5), "stride must be at most the context, 4, .* got 5"),
+        (lambda: lay_windows([(0, 20)], 4, 0), at_least("stride", 1, 0)),
     )
 
 

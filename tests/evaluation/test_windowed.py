@@ -8,7 +8,7 @@ import pytest
 import torch
 from rltok_rl.agents.segmenters import make_segmenter
 
-from rltok_rl.evaluation import Reading, cut_windows, read_text, summarise, windowed
+from rltok_rl.evaluation import Reading, read_text, summarise, windowed
 from rltok_rl.evaluation.continuations import continuation_log_likelihood
 from rltok_rl.evaluation.windowed import lay_windows
 from rltok_rl.text import text_to_ids
@@ -23,11 +23,17 @@ def assert_close(costs: torch.Tensor, expected, atol: float = 1e-4) -> None:
     torch.testing.assert_close(costs, torch.as_tensor(expected, dtype=torch.float64), atol=atol, rtol=0)
 
 
+def cut(num_bytes: int, context: int, stride: int | None = None) -> list[tuple[int, int]]:
+    """The windows of one text, (start, end)."""
+    windows = lay_windows([(0, num_bytes)], context, stride)
+    return list(zip(windows.start.tolist(), windows.end.tolist(), strict=True))
+
+
 def test_windows_predict_every_byte_but_the_first_once():
     for num_bytes in (2, 3, 4, 11, 12, 13, 60):
         for context in (1, 2, 3, 5, 10, 11, 100):
             for stride in range(1, context + 1):
-                windows = cut_windows(num_bytes, context, stride)
+                windows = cut(num_bytes, context, stride)
                 predicted, seen = [], 1
                 for number, (start, end) in enumerate(windows):
                     assert 2 <= end - start <= context + 1 and start == stride * number
@@ -39,7 +45,7 @@ def test_windows_predict_every_byte_but_the_first_once():
                 laid = lay_windows([(0, num_bytes)], context, stride)
                 assert laid.places().tolist() == list(range(num_bytes - 1))
                 assert laid.first.tolist() == [1, *(end for _, end in windows[:-1])]
-            assert cut_windows(num_bytes, context) == cut_windows(num_bytes, context, context)
+            assert cut(num_bytes, context) == cut(num_bytes, context, context)
 
 
 def test_windows_of_documents_and_a_selection(model):
@@ -71,7 +77,7 @@ def test_costs_and_random_numbers_are_those_of_the_windows_one_by_one(model, see
         read = read_text(model, TEXT, context=context, stride=stride, generator=seeded())
         draws, seen = seeded(), 0
         final, early, boundaries, forced = [], [], [], []
-        for start, end in cut_windows(len(byte_ids), context, stride):
+        for start, end in cut(len(byte_ids), context, stride):
             window, first = byte_ids[None, start:end], max(seen - start, 0)
             out = model(window[:, :-1], uniforms=torch.rand(1, end - start - 1, generator=draws))
             for logits, costs in ((out.final_logits, final), (out.early_logits, early)):

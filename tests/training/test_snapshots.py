@@ -155,11 +155,10 @@ def test_held_out_metrics_are_means_over_all_bytes(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(TextSource, "read", counted)
         both = snapshots().evaluate(model)
-    assert snapshots().bytes_predicted == 2 * 4 * 24
     default = Snapshots(held=snapshots().held, num_rows=1, num_steps=2)
     assert (default.reward, default.price) == ("early_exit", 0.0)
-    assert default.bytes_predicted == 8 * 2 and len(default.sample(model)["text"]) == 240
-    assert sum(seen) == snapshots().bytes_predicted  # once for policy and reference
+    assert default.batches == 8 and len(default.sample(model)["text"]) == 240
+    assert sum(seen) == 2 * 4 * 24  # once for policy and reference
     one = snapshots(batches=1).evaluate(model)
     assert "held_out_standard_error" not in one
     other = 2 * both["held_out_bits_per_byte"] - one["held_out_bits_per_byte"]

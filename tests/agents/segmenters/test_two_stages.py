@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import make_segmenter, read_window, split_stages, stage_groups
+from rltok_rl.agents.segmenters import make_segmenter, read_window, split_stages
 from rltok_rl.agents.segmenters.hnet import stage_multipliers
 
 from rltok_rl.models import UNet, preset
@@ -51,30 +51,36 @@ def test_rates_are_a_third_each_unless_given():
         assert (segmenter.target_rate, segmenter.second_rate) == rates
 
 
+def stages_of(model, segmenter):
+    """The parameters of each stage of a model and its segmenter."""
+    parameters = torch.nn.ModuleList([model, segmenter]).parameters()
+    return split_stages(model, parameters, len(segmenter.multipliers))
+
+
 def test_three_learning_rates():
     """Chunks of 3 and 3: 4.6 bytes of a token to 9, 3 and 1 bytes in each stage's chunk."""
     model = two_level_model()
     segmenter = make_segmenter("hnet", model, stages=2)
     expected = [math.sqrt(4.6), math.sqrt(4.6 / 3), math.sqrt(4.6 / 9)]
-    groups = stage_groups(model, segmenter, lr=0.01)
-    assert [g["lr"] for g in groups] == pytest.approx([0.01 * m for m in expected])
-    members = [{id(p) for p in g["params"]} for g in groups]
+    assert segmenter.multipliers == pytest.approx(expected)
+    members = [{id(p) for p in stage} for stage in stages_of(model, segmenter)]
     everything = {id(p) for m in (model, segmenter) for p in m.parameters()}
     assert set().union(*members) == everything and sum(map(len, members)) == len(everything)
     assert members[2] == {id(p) for p in model.second_level.layers.parameters()}
     inner = [*model.token_layers.parameters(), *model.second_level.routing.parameters()]
     assert members[1] == {id(p) for p in inner}
     wide = two_level_model(token_width=96, second_width=144)
-    groups = stage_groups(wide, make_segmenter("hnet", wide, stages=2), lr=1.0)
+    segmenter = make_segmenter("hnet", wide, stages=2)
     factors = [(4.6 * 144 / 64) ** 0.5, (4.6 / 3 * 144 / 96) ** 0.5, (4.6 / 9) ** 0.5]  # N_GPT D^S / D^s
-    assert [g["lr"] for g in groups] == pytest.approx(factors)
+    assert segmenter.multipliers == pytest.approx(factors)
+    stages = stages_of(wide, segmenter)
     pads = {id(wide.token_pad): 1, id(wide.second_level.pad): 2}
-    assert {id(p): n for n, g in enumerate(groups) for p in g["params"] if id(p) in pads} == pads
-    assert sum(len(g["params"]) for g in groups) == sum(map(len, members)) + 2
+    assert {id(p): n for n, stage in enumerate(stages) for p in stage if id(p) in pads} == pads
+    assert sum(map(len, stages)) == sum(map(len, members)) + 2
     one_stage = make_segmenter("hnet", wide, rate=1 / 6)
     assert one_stage.multipliers == pytest.approx([(4.6 * 96 / 64) ** 0.5, (4.6 / 6) ** 0.5])
     one_stage = make_segmenter("hnet", model, rate=1 / 6)
-    assert [g["lr"] for g in stage_groups(model, one_stage, lr=1.0)] == pytest.approx([4.6**0.5, (4.6 / 6) ** 0.5])
+    assert one_stage.multipliers == pytest.approx([4.6**0.5, (4.6 / 6) ** 0.5])
 
 
 def test_each_stage_has_its_boundaries_and_its_gradients():

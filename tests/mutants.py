@@ -262,7 +262,11 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
         ),
     ),
     "objectives/test_segmented objectives/test_second_level": (
-        ("second-target", "target = segmenter.second_rate or model.config", "target = model.config"),
+        (
+            "second-target",
+            "target = model.config.second_rate if segmenter.second_rate is None else segmenter.second_rate",
+            "target = model.config.second_rate",
+        ),
     ),
     # envs
     "envs/test_byte_boundary": (
@@ -999,13 +1003,6 @@ _FIFTH = {  # by another person again, at places that no list above changes
             'if self.average == "window":',
         ),
     ),
-    "objectives/test_segmented": (
-        (
-            "second-rate-per-byte",
-            'metrics["second_rate"] = drawn.sum() / tokens.sum()',
-            'metrics["second_rate"] = drawn.float().mean()',
-        ),
-    ),
     "envs/test_parallel": (
         (
             "observed-reference-subtracted",
@@ -1727,7 +1724,7 @@ _SEVENTH = {  # the same, by another person again
         ),
     ),
     "objectives/test_segmented": (
-        ("segmenter-coefficient-ignored", "= segmenter.coefficients[name] * loss", "= loss"),
+        ("segmenter-coefficient-ignored", "early_exit, **segmenter.coefficients}", "early_exit}"),
         (
             "segmenter-ignores-generator",
             "return torch.rand(byte_ids.shape, generator=generator, device=byte_ids.device)",

@@ -20,7 +20,6 @@ from rltok_rl.experiments.runs.segmenters import (
     make_layout,
     model_overrides,
     rows_per_text,
-    second_rate,
     stage_factors,
 )
 from rltok_rl.experiments.texts import Texts, read_texts
@@ -45,7 +44,6 @@ from rltok_rl.objectives import (
     make_estimator,
 )
 from rltok_rl.objectives.rate_loss import CONTROLLERS
-from rltok_rl.objectives.segmented import SegmenterLoss
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
 from rltok_rl.training.checkpoint import seed_everything
@@ -121,15 +119,14 @@ def make_loss(
     """Return the joint loss: of the next bytes, and of the learned policy, the segmenter and the second level."""
     weights, rate = config.loss, config.rate
     together: dict[str, Any] = {"process_group": process_group}
-    terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
     coefficients = {"language_model": weights.language_model, "early_exit": weights.early_exit}
-    if model.config.second_level == "routing":
-        terms["second_level"] = SecondLevelLoss(second_rate(model, segmenter), **together)
-        coefficients["second_level"] = SECOND_LEVEL_WEIGHT
     if segmenter is not None:
-        for name, coefficient in segmenter.coefficients.items():
-            terms[name], coefficients[name] = SegmenterLoss(name, **together), coefficient
-    elif config.actor.name == "learned":
+        return JointLoss.of_segmenter(segmenter, model, **coefficients, **together)
+    terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
+    if model.config.second_level == "routing":
+        terms["second_level"] = SecondLevelLoss(model.config.second_rate, **together)
+        coefficients["second_level"] = SECOND_LEVEL_WEIGHT
+    if config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
         check_options("rate.options", RateLoss, rate.options, allowed=RATE_OPTIONS)
         gain = next((name for name in ("proportional", "integral") if rate.options.get(name) is not None), None)

@@ -13,10 +13,13 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
+from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
 from rltok_rl.objectives.policy_loss import PolicyLoss
 from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
+from rltok_rl.objectives.segmented import SECOND_LEVEL_WEIGHT, SecondLevelLoss, SegmenterLoss
 
 
 class JointLoss(LossModule):
@@ -101,6 +104,44 @@ class JointLoss(LossModule):
         policy |= {"baseline": "batch_mean", "rows_per_mean": rows_per_mean}
         rate = {"target": target_rate, "ends": "window", "rows_per_mean": rows_per_mean}
         return cls._of(policy, rate, process_group, language_model=0.9)
+
+    @classmethod
+    def of_segmenter(
+        cls,
+        segmenter: Segmenter,
+        model: UNet,
+        *,
+        language_model: float = 1.0,
+        early_exit: float = 0.1,
+        process_group: Any = None,
+    ) -> JointLoss:
+        """Build the loss of rollouts by a :class:`~rltok_rl.agents.segmenters.SegmenterActor`.
+
+            L = L_auto + 0.1 L_early + sum_k c_k L_k + 0.03 L_second
+
+        The L_k are the segmenter's own losses, weighted by its ``coefficients``. L_second is there if the model's
+        second level routes, and its target is the segmenter's ``second_rate``, or else the model's. If boundaries carry
+        a gradient (``gumbel``, ``hnet``) the segmenter learns from L_auto too. The learned policy does not learn here.
+
+        Example:
+            >>> from rltok_rl.agents.segmenters import make_segmenter
+            >>> from rltok_rl.models import preset
+            >>> model = UNet(preset("tiny"))
+            >>> [*JointLoss.of_segmenter(make_segmenter("hnet", model), model).terms]
+            ['language_model', 'early_exit', 'ratio']
+        """
+        together = {"process_group": process_group}
+        terms: dict[str, Any] = {
+            "language_model": LanguageModelLoss(**together),
+            "early_exit": EarlyExitLoss(**together),
+        }
+        coefficients = {"language_model": language_model, "early_exit": early_exit, **segmenter.coefficients}
+        if model.config.second_level == "routing":
+            target = model.config.second_rate if segmenter.second_rate is None else segmenter.second_rate
+            terms["second_level"] = SecondLevelLoss(target, **together)
+            coefficients["second_level"] = SECOND_LEVEL_WEIGHT
+        terms |= {name: SegmenterLoss(name, **together) for name in segmenter.coefficients}
+        return cls(terms, coefficients)
 
     @classmethod
     def _of(

@@ -38,7 +38,6 @@ from rltok_rl.objectives.base import StepLoss
 from rltok_rl.objectives.baseline import RunningMeanBaseline
 from rltok_rl.objectives.estimators import OLD_ESTIMATORS
 from rltok_rl.objectives.rate_loss import CONTROLLERS
-from rltok_rl.objectives.segmented import segmented_losses
 
 from ..each import refused
 from .conftest import LEAVE_ONE_OUT, make_rollout
@@ -336,7 +335,7 @@ def test_defaults_are_the_documented_ones():
         LocalFlips: {"num_flips": 3, "span": 16, "every": 1, "layout": "padded"},
         BudgetedFlips: {"settled": 0.1, "num_flips": 2, "every": 4},
         RateLoss: {"control": "logit_pressure"},
-        segmented_losses: {"early_exit": 0.1},
+        JointLoss.of_segmenter: {"language_model": 1.0, "early_exit": 0.1},
         JointLoss.released: {"gamma": 0.99, "rows_per_mean": 8},
         BoundaryReinforceLoss: {},
         ReturnEstimator: {},

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
-from rltok_rl.agents.segmenters import make_segmenter
+from rltok_rl.agents.segmenters import SegmenterActor, make_segmenter
 from rltok_rl.envs import ByteBoundaryEnv
 from torchrl.envs import EnvBase, check_env_specs
 
 from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.flops import forward_flops, matrix_parameters
-from rltok_rl.objectives import SecondLevelLoss
+from rltok_rl.objectives import JointLoss, SecondLevelLoss
 from rltok_rl.objectives.base import MissingEntryError
-from rltok_rl.objectives.segmented import second_level_cost, segmented_losses
+from rltok_rl.objectives.segmented import second_level_cost
 
 from ..each import each
 from .conftest import TEXT, make_model, make_rollout
@@ -108,19 +108,18 @@ def test_the_loss_alone_brings_the_rate_to_its_target(target):
 
 def test_segmented_training_has_both_ratio_losses():
     model = UNet(preset("tiny", second_residual="projection", **ROUTING))
-    byte_ids = torch.tensor(list(TEXT.encode())).unfold(0, 41, 20)
     segmenter = make_segmenter("hnet", model, stages=2, second_rate=0.4)
-    out = segmented_losses(model, segmenter, byte_ids)
-    assert set(out.losses) == {"loss_language_model", "loss_early_exit", "loss_ratio", "loss_second_level"}
-    said = out.output.second
-    cost = second_level_cost(said.boundaries, said.probabilities, out.output.segments.boundaries, 0.4)
-    torch.testing.assert_close(out.losses["loss_second_level"], 0.03 * cost)
-    torch.testing.assert_close(out.total, sum(out.losses.values()))
-    out.total.backward()
+    rollout = ByteBoundaryEnv(model, TEXT, num_steps=40, batch_size=(3,)).parallel_rollout(SegmenterActor(segmenter))
+    loss = JointLoss.of_segmenter(segmenter, model)
+    out = loss(rollout)
+    losses = {name for name in out.keys() if name.startswith("loss_")}
+    assert losses == {"loss_language_model", "loss_early_exit", "loss_ratio", "loss_second_level"}
+    drawn, probs = (rollout["next", f"second_{name}"].squeeze(-1) for name in ("boundary", "probability"))
+    cost = second_level_cost(drawn, probs, rollout["action"].bool() | rollout["forced"], 0.4)
+    torch.testing.assert_close(out["loss_second_level"], 0.03 * cost)
+    loss.total(out).backward()
     assert all(p.grad is not None for p in model.second_level.parameters())
-    stride = UNet(preset("tiny", second_level="stride"))
-    figures = segmented_losses(stride, make_segmenter("uniform", stride), byte_ids).figures
-    assert 0.3 < float(figures["second_rate"]) < 0.5
+    assert "second_level" not in JointLoss.of_segmenter(segmenter, UNet(preset("tiny", second_level="stride"))).terms
 
 
 def test_flops_of_tokens_of_tokens_are_counted_separately():

@@ -6,15 +6,15 @@ import math
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import SEGMENTERS, SegmenterActor, make_segmenter, train_bpe, train_unigram
+from rltok_rl.agents.segmenters import SEGMENTERS, SegmenterActor, make_segmenter, read_window, train_bpe, train_unigram
 from rltok_rl.envs import ByteBoundaryEnv
 from tensordict import TensorDict
 
 from rltok_rl.data import TextSource
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.models import UNet, preset
-from rltok_rl.objectives import EarlyExitLoss, JointLoss, LanguageModelLoss, SecondLevelLoss
-from rltok_rl.objectives.segmented import SegmenterLoss, segmented_losses
+from rltok_rl.objectives import JointLoss
+from rltok_rl.objectives.segmented import SegmenterLoss, second_level_cost
 
 from ..each import each
 
@@ -33,46 +33,28 @@ OPTIONS = {
 }
 
 
-@each(name=SEGMENTERS)
-def test_every_segmenter_trains_the_model(name, byte_ids):
-    model = UNet(preset("tiny"))
-    options = OPTIONS.get(name, {})
-    if name == "grouped":  # reads every text twice
-        byte_ids = byte_ids[:2].repeat_interleave(2, 0)
-    out = segmented_losses(model, make_segmenter(name, model, **options), byte_ids)
-    out.total.backward()
-    for part in ("embedding", "encoder", "token_layers", "decoder", "final_head", "early_head"):
-        assert all(p.grad is not None for p in getattr(model, part).parameters()), part
-    assert set(out.figures) == {"bits_per_byte", "early_bits_per_byte", "rate"}
-    nats = -byte_log_prob(out.output.final_logits, byte_ids[:, 1:]).mean()
-    torch.testing.assert_close(out.losses["loss_language_model"], nats)
-    torch.testing.assert_close(out.figures["bits_per_byte"], nats.detach() / math.log(2))
-    torch.testing.assert_close(out.total, sum(out.losses.values()))
-    assert float(out.figures["rate"]) == pytest.approx(out.output.segments.boundaries.double().mean().item())
+def rollout_of(model, segmenter, byte_ids, **options):
+    """The rollout that reads all rows but their last byte, and predicts all but their first."""
+    texts = [bytes(row.tolist()) for row in byte_ids]
+    env = ByteBoundaryEnv(model, texts, num_steps=byte_ids.shape[1] - 1, batch_size=(len(texts),))
+    return env.parallel_rollout(SegmenterActor(segmenter), text=texts, **options)
 
 
-@each(case=[("gumbel", "binomial"), ("hnet", "ratio"), ("entropy-spike", "spikes")])
-def test_losses_of_segmenters_are_weighted_by_their_coefficients(case, byte_ids):
-    (name, loss), model = case, UNet(preset("tiny"))
-    segmenter = make_segmenter(name, model)
-    out = segmented_losses(model, segmenter, byte_ids, early_exit=0.5)
-    (own,) = segmenter.losses(out.output.segments, byte_ids[:, :-1], out.output.final_logits).values()
-    torch.testing.assert_close(out.losses[f"loss_{loss}"], segmenter.coefficients[loss] * own)
-    early = -byte_log_prob(out.output.early_logits, byte_ids[:, 1:]).mean()
-    torch.testing.assert_close(out.losses["loss_early_exit"], 0.5 * early)
-    torch.testing.assert_close(out.figures["early_bits_per_byte"], early.detach() / math.log(2))
-    assert not any(figure.requires_grad for figure in out.figures.values())
-
-
-def joint(segmenter, model) -> JointLoss:
-    """Next-byte losses and the segmenter's own, as a training has them."""
-    own = {name: SegmenterLoss(name) for name in segmenter.coefficients}
-    terms = {"language_model": LanguageModelLoss(), "early_exit": EarlyExitLoss(), **own}
-    coefficients = {"early_exit": 0.1, **segmenter.coefficients}
-    if model.config.second_level is not None:
-        terms["second_level"] = SecondLevelLoss(segmenter.second_rate or model.config.second_rate)
-        coefficients["second_level"] = 0.03
-    return JointLoss(terms, coefficients)
+def losses_of_one_pass(model, segmenter, byte_ids, uniforms):
+    """The definition: weighted losses of one forward pass by name, and its output."""
+    before, following = byte_ids[:, :-1], byte_ids[:, 1:]
+    out = read_window(model, segmenter, before, uniforms=uniforms)
+    losses = {
+        "loss_language_model": -byte_log_prob(out.final_logits, following).mean(),
+        "loss_early_exit": -0.1 * byte_log_prob(out.early_logits, following).mean(),
+    }
+    for name, own in segmenter.losses(out.segments, before, out.final_logits).items():
+        losses[f"loss_{name}"] = segmenter.coefficients[name] * own
+    if out.second is not None:
+        target = segmenter.second_rate or model.config.second_rate
+        cost = second_level_cost(out.second.boundaries, out.second.probabilities, out.segments.boundaries, target)
+        losses["loss_second_level"] = 0.03 * cost
+    return losses, out
 
 
 TWO_LEVELS = {"second_level": "routing", "second_residual": "projection", "num_token_layers": 2}
@@ -88,11 +70,10 @@ COUPLED = [(name, {}, OPTIONS.get(name, {})) for name in SEGMENTERS if name != "
 
 @each(case=COUPLED)
 def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(case, byte_ids):
-    """The environment's parallel rollout and terms of a joint loss, against the one forward pass."""
+    """The environment's parallel rollout and its joint loss, against one forward pass; all parts of the model learn."""
     name, fields, options = case
     if name == "grouped":  # reads every text twice
         byte_ids = byte_ids[:2].repeat_interleave(2, 0)
-    texts = [bytes(row.tolist()) for row in byte_ids]
     uniforms = torch.rand(4, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.manual_seed(0)
     model = UNet(preset("tiny", **fields)).double()
@@ -100,25 +81,35 @@ def test_a_rollout_by_a_segmenter_gives_the_same_losses_and_gradients(case, byte
         torch.nn.init.normal_(model.second_level.routing.key.weight, std=1 / 8)  # states at the start are alike
     segmenter = make_segmenter(name, model, **options)
     given = uniforms if segmenter.draws_at_random else None
-    expected = segmented_losses(model, segmenter, byte_ids, uniforms=given)
-    expected.total.backward()
+    expected, out = losses_of_one_pass(model, segmenter, byte_ids, given)
+    sum(expected.values()).backward()
+    for part in ("embedding", "encoder", "token_layers", "decoder", "final_head", "early_head"):
+        assert all(p.grad is not None for p in getattr(model, part).parameters()), part
     gradients = {key: p.grad.clone() for key, p in segmenter.named_parameters() if p.grad is not None}
     gradients |= {f"model.{key}": p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
     model.zero_grad(), segmenter.zero_grad()
-    env = ByteBoundaryEnv(model, texts, num_steps=40, batch_size=(4,))
-    rollout = env.parallel_rollout(SegmenterActor(segmenter), text=texts, uniforms=given)
-    assert torch.equal(rollout["action"].bool(), expected.output.segments.boundaries)
-    loss = joint(segmenter, model)
+    rollout = rollout_of(model, segmenter, byte_ids, uniforms=given)
+    assert torch.equal(rollout["action"].bool(), out.segments.boundaries)
+    loss = JointLoss.of_segmenter(segmenter, model)
     found = loss(rollout)
     if model.second_level is not None:
         assert 0 < float(found["second_rate"]) < 1
-        torch.testing.assert_close(found["second_rate"], expected.figures["second_rate"], check_dtype=False)
-    for key, value in expected.losses.items():
+        rate = out.second.boundaries.sum() / out.segments.boundaries.sum()
+        torch.testing.assert_close(found["second_rate"], rate, check_dtype=False)
+    assert {key for key in found.keys() if key.startswith("loss_")} == set(expected)
+    for key, value in expected.items():
         assert float(found[key].detach()) == pytest.approx(float(value.detach()), rel=1e-5), key
     loss.total(found).backward()
     named = {**dict(segmenter.named_parameters()), **{f"model.{key}": p for key, p in model.named_parameters()}}
     for key, gradient in gradients.items():
         torch.testing.assert_close(named[key].grad, gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_weights_of_a_segmenters_loss():
+    model, weights = UNet(preset("tiny", **TWO_LEVELS)), {"language_model": 0.9, "early_exit": 0.5}
+    loss = JointLoss.of_segmenter(make_segmenter("hnet", model, stages=2, ratio_weight=0.2), model, **weights)
+    found = {name: float(loss.coefficient(name)) for name in loss.terms}
+    assert found == pytest.approx({**weights, "second_level": 0.03, "ratio": 0.2})
 
 
 def test_texts_of_different_lengths_are_not_padded_for_a_segmenter():
@@ -145,7 +136,7 @@ def slopes(name: str, byte_ids: torch.Tensor, **options) -> dict[str, float]:
     """Largest gradient of the next-byte loss alone in each parameter that is only the segmenter's."""
     model = UNet(preset("tiny"))
     segmenter = make_segmenter(name, model, **options)
-    segmented_losses(model, segmenter, byte_ids).losses["loss_language_model"].backward()
+    JointLoss.of_segmenter(segmenter, model)(rollout_of(model, segmenter, byte_ids))["loss_language_model"].backward()
     shared = {id(p) for p in model.parameters()}
     own = [(key, p) for key, p in segmenter.named_parameters() if id(p) not in shared]
     return {key: 0.0 if p.grad is None else float(p.grad.abs().max()) for key, p in own}
@@ -160,7 +151,7 @@ def test_next_byte_losses_reach_boundaries_that_carry_a_gradient_alone(byte_ids)
     assert set(slopes("entropy-threshold", byte_ids).values()) == {0.0}
     model = UNet(preset("tiny"))
     segmenter = make_segmenter("entropy-threshold", model)
-    segmented_losses(model, segmenter, byte_ids).losses["loss_predictor"].backward()
+    JointLoss.of_segmenter(segmenter, model)(rollout_of(model, segmenter, byte_ids))["loss_predictor"].backward()
     assert all(p.grad is None for p in model.parameters())
     assert all(p.grad is not None for p in segmenter.parameters())
 
@@ -171,13 +162,13 @@ def test_a_few_updates_lower_the_loss(name, byte_ids):
     model = UNet(preset("tiny"))
     segmenter = make_segmenter(name, model)
     optimizer = torch.optim.Adam([*model.parameters(), *segmenter.parameters()], lr=3e-3)
-    bits = []
+    loss, bits = JointLoss.of_segmenter(segmenter, model), []
     for _ in range(25):
-        out = segmented_losses(model, segmenter, byte_ids, generator=torch.Generator().manual_seed(0))
+        out = loss(rollout_of(model, segmenter, byte_ids, generator=torch.Generator().manual_seed(0)))
         optimizer.zero_grad()
-        out.total.backward()
+        loss.total(out).backward()
         optimizer.step()
-        bits.append(float(out.figures["bits_per_byte"]))
+        bits.append(float(out["loss_language_model"].detach()) / math.log(2))
     assert bits[0] == pytest.approx(8, abs=0.3) and bits[-1] < 4.5
 
 
@@ -189,7 +180,7 @@ def test_boundaries_are_drawn_from_what_is_given(name, byte_ids):
     state, generator = torch.get_rng_state(), torch.Generator().manual_seed(4)
 
     def drawn(**options):
-        return segmented_losses(model, segmenter, byte_ids, **options).output.segments.boundaries
+        return read_window(model, segmenter, byte_ids[:, :-1], **options).segments.boundaries
 
     first, second = drawn(generator=generator), drawn(generator=generator)
     again = drawn(generator=torch.Generator().manual_seed(4))
@@ -217,10 +208,3 @@ def test_a_segmenters_own_loss_is_reduced_over_real_steps(masked, reduction):
     loss.set_keys(segmenter_loss=("deep", "own"))
     td["deep", "own"] = 2 * td["segmenter_ratio"]
     torch.testing.assert_close(loss(td)["loss_ratio"], 2 * expected)
-
-
-def test_a_text_without_a_next_byte_is_refused():
-    model = UNet(preset("tiny"))
-    for shape, shown in (((2, 1), r"\[2, 1\]"), ((5,), r"\[5\]"), ((1, 2, 3), r"\[1, 2, 3\]")):
-        with pytest.raises(ValueError, match=rf"byte_ids must have shape \[B, T \+ 1 >= 2\], got {shown}"):
-            segmented_losses(model, make_segmenter("uniform", model), torch.zeros(shape, dtype=torch.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import Segments, make_segmenter
+from rltok_rl.agents.segmenters import Segments, make_segmenter, read_window
 from rltok_rl.agents.segmenters.grouped import group_advantages
 
 from rltok_rl.data import RepeatedSource, TextSource
@@ -12,10 +12,15 @@ from rltok_rl.diagnostics.enumeration import boundary_strings
 from rltok_rl.functional.budget import budget_offsets, string_log_prob
 from rltok_rl.functional.likelihood import next_byte_log_prob
 from rltok_rl.models import UNet, preset
-from rltok_rl.objectives.segmented import segmented_losses
 from rltok_rl.text import text_to_ids
 
 LENGTH, RATE = 6, 0.5
+
+
+def own_losses(model, segmenter, byte_ids, **options):
+    """The segmenter's losses of a forward pass."""
+    out = read_window(model, segmenter, byte_ids, **options)
+    return segmenter.losses(out.segments, byte_ids, out.final_logits)
 
 
 class World:
@@ -116,9 +121,7 @@ def test_the_gradient_stays_out_of_the_encoder_unless_asked():
         world = World(detached=detached)
         byte_ids = world.text.expand(4, -1)
         uniforms = torch.tensor([0.001, 0.999]).repeat(2)[:, None].expand(4, 6)  # early boundaries and late ones
-        windows = torch.nn.functional.pad(byte_ids, (0, 1), value=32)
-        out = segmented_losses(world.model, world.segmenter, windows, uniforms=uniforms)
-        out.losses["loss_policy"].backward()
+        own_losses(world.model, world.segmenter, byte_ids, uniforms=uniforms)["policy"].backward()
         assert (world.model.embedding.weight.grad is None) == detached
         assert world.segmenter.policy[0].weight.grad.abs().max() > 0
         assert all(p.grad is None for p in world.model.token_layers.parameters())  # returns are constants
@@ -127,13 +130,13 @@ def test_the_gradient_stays_out_of_the_encoder_unless_asked():
 def test_groups_are_needed_in_training_only():
     model = UNet(preset("tiny"))
     source = RepeatedSource(TextSource("to be, or not to be, that is the question"), times=3)
-    windows = source.draw(6, 33, torch.Generator().manual_seed(0)).byte_ids
+    windows = source.draw(6, 32, torch.Generator().manual_seed(0)).byte_ids
     assert not torch.equal(windows[0], windows[3])
     segmenter = make_segmenter("grouped", model, group_size=3, block=8, evaluation="round")
-    assert segmented_losses(model, segmenter, windows).losses["loss_policy"].requires_grad
+    assert own_losses(model, segmenter, windows)["policy"].requires_grad
     segmenter.eval()
-    assert set(segmented_losses(model, segmenter, windows[2:4]).losses) == {"loss_language_model", "loss_early_exit"}
-    counts = segmenter(model.encode(windows[:, :32]), windows[:, :32]).boundaries.view(6, 4, 8).sum(-1)
+    assert own_losses(model, segmenter, windows[2:4]) == {}
+    counts = segmenter(model.encode(windows), windows).boundaries.view(6, 4, 8).sum(-1)
     assert (counts == 2).all()  # ceil(0.2 * 8)
 
 
@@ -145,4 +148,4 @@ def test_refusals():
         ([[1] * 9, [1] * 9, [1] * 9, [2] * 9], "byte_ids must repeat one text in every group .* got others in group 1"),
     ]:
         with pytest.raises(ValueError, match=message):
-            segmented_losses(model, segmenter, torch.tensor(rows))
+            own_losses(model, segmenter, torch.tensor(rows))

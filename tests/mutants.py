@@ -1785,8 +1785,8 @@ _SEVENTH = {  # the same, by another person again
     "training/test_loop": (
         (
             "lost-moments-unnoticed",
-            'sorted({*lacking} - {*state.get("without_moments", lacking)})',
-            'sorted({*state.get("without_moments", lacking)} - {*lacking})',
+            'sorted({*_without_moments(state)} - {*state["without_moments"]})',
+            'sorted({*state["without_moments"]} - {*_without_moments(state)})',
         ),
         (
             "segmenter-stays-in-evaluation",

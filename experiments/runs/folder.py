@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import Segmenter
 from rltok_rl.agents.segmenters.saved import rebuild_segmenter
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
-from rltok_rl.experiments.runs.run_files import FILES, LOGS, MODEL_HASH
+from rltok_rl.experiments.runs.run_files import FILES, LOGS
 from rltok_rl.experiments.runs.saved_options import read_options
 
 from rltok_rl.foreign import (
@@ -194,7 +194,7 @@ _MODEL = {
 _ALARM = {"update": COUNT, "warning": TEXT}
 _SUMMARY = {
     **_HELD_OUT,
-    **dict.fromkeys(("command", "machine", MODEL_HASH), TEXT),
+    **dict.fromkeys(("command", "machine"), TEXT),
     FILES: TEXT.by_name(),
     **dict.fromkeys(("updates", "bytes", "processes", "threads", "peak_memory", "peak_gpu_memory"), COUNT),
     "flops": ValueKind("a finite number of at least 1", lambda value: POSITIVE.fits(value) and value >= 1),
@@ -305,7 +305,7 @@ def find_misfit(run: RunFolder, path: Path) -> str | None:
 def find_unrecorded(path: Path) -> str | None:
     """Name the logs that an intact checkpoint of a run has not recorded; None if it has recorded all."""
     recorded = [file.name for file in recorded_files(path)]
-    if recorded == [*LOGS] or "format" not in read_json(path / "manifest.json"):  # none in earlier versions
+    if recorded == [*LOGS]:
         return None
     return f"{path / 'manifest.json'} must record {[*LOGS]}, got {recorded}"
 

@@ -17,8 +17,6 @@ LOGS = ("metrics.csv", "samples.jsonl", "alarms.log")
 """Files with lines by update, which a checkpoint records."""
 FILES = "files"
 """Key of a summary: the SHA-256 of the run's files by name."""
-MODEL_HASH = "model_sha256"
-"""Key of summaries of earlier versions: the SHA-256 of the weights that the run has saved."""
 _WRITTEN = (*LOGS, ".lock", "report.md", "wandb-id.txt")
 _RESULTS = ("config.yaml", "environment.json", "model.json", "sample.txt")  # replaced as a whole, like the summary
 _FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", "wandb")
@@ -42,17 +40,10 @@ def hash_files(out: Path) -> dict[str, str]:
 
 
 def find_changed(out: Path, summary: Mapping[str, Any]) -> dict[str, str]:
-    """Describe the files of a finished run that are not as its summary has recorded them, by name.
-
-    Summaries of earlier versions have recorded the hash of the weights alone.
-    """
+    """Describe the files of a finished run that are not as its summary has recorded them, by name."""
     now, changed = hash_files(out), "was changed after the end of the run (its checksum differs)"
     if FILES not in summary:
-        weights = summary.get(MODEL_HASH)
-        if weights is None:
-            return {"summary.json": f"{out / 'summary.json'} must hold hashes of the run's files, got none"}
-        name = "model/model.safetensors"
-        return {name: f"{out / name} {changed}"} if now.get(name, weights) != weights else {}
+        return {"summary.json": f"{out / 'summary.json'} must hold hashes of the run's files, got none"}
     then = dict(summary[FILES])
     words = {
         **dict.fromkeys(then.keys() - now.keys(), "is missing"),

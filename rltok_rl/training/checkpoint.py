@@ -32,7 +32,7 @@ CHECKPOINT = re.compile(rf"{_PREFIX}[0-9]{{8,}}")
 _REMOVED = "going-"
 _LEFTOVER = re.compile(rf"\.{_PREFIX}[0-9]{{8,}}\.partial|{_REMOVED}{_PREFIX}[0-9]{{8,}}")
 FORMAT = 1
-"""Manifest version. Manifests without one are older and record no other files."""
+"""Manifest version."""
 _MOST_SHOWN = 2000  # characters of what does not fit
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -159,7 +159,7 @@ def find_damage(path: Path) -> str | None:
     manifest, update = path / _MANIFEST, -1
     try:
         content = dict(read_json(manifest))
-        version = check_count("format", content.get("format", 0), minimum=0)
+        version = check_count("format", content["format"])
         if version <= FORMAT:
             sums, update = dict(content["sha256"]), check_count("update", content["update"], minimum=0)
             recorded_files(path)
@@ -184,9 +184,9 @@ def find_damage(path: Path) -> str | None:
 
 
 def recorded_files(path: Path) -> dict[Path, tuple[int, str]]:
-    """Return length and hash of the files that a checkpoint has recorded; none if an earlier version wrote it."""
+    """Return length and hash of the files that a checkpoint has recorded."""
     manifest, run = dict(read_json(path / _MANIFEST)), path.parent.parent
-    files = dict(manifest["files"] if manifest.get("format") else {})
+    files = dict(manifest["files"])
     if other := [n for n in files if Path(n).name != n or ((run / n).exists() and not (run / n).is_file())]:
         raise ValueError(f"{path / _MANIFEST} must record files of the run's folder, got {other}")
     return {

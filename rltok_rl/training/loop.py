@@ -395,7 +395,7 @@ class Trainer:
         with part_of(state, "optimizer") as part:
             load_moments(self.optimizer, part)
         self.load_progress(state)
-        with part_of({"token_room": {"grown": [], "notes": []}, **state}, "token_room") as part:
+        with part_of(state, "token_room") as part:
             self.room.load(part)
         with part_of(state, "alarms") as part:
             self.alarms.load_state_dict(part)

@@ -111,9 +111,8 @@ def _without_moments(state: Mapping[str, Any]) -> list[int]:
 
 
 def check_moments(state: Mapping[str, Any]) -> None:
-    """Require the moments that an optimizer's state had when it was saved; earlier versions have not recorded them."""
-    lacking = _without_moments(state)
-    if lost := sorted({*lacking} - {*state.get("without_moments", lacking)}):
+    """Require the moments that an optimizer's state had when it was saved."""
+    if lost := sorted({*_without_moments(state)} - {*state["without_moments"]}):
         raise ValueError(f"parameters {lost} have lost their moments")
     for n, entry in state["state"].items():
         if {*entry} != _MOMENTS:

@@ -42,10 +42,10 @@ UPDATES = 5
 OPTIONS = [*QUICK, f"optim.total_bytes={UPDATES * 128}", "checkpoint_every=2", "snapshots.count=2", "resume=true"]
 MOMENTS = {"step": torch.ones(()), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2)}
 OTHER_PARTS = {
-    "optimizer": {"state": {0: MOMENTS}, "param_groups": [{"params": [0]}]},
+    "optimizer": {"state": {0: MOMENTS}, "param_groups": [{"params": [0]}], "without_moments": []},
     **{"loss": {"coeff": torch.ones(())}, "texts": torch.get_rng_state(), "boundaries": torch.get_rng_state()},
     **{"random": random_states(torch.device("cpu")), "alarms": {}, "segmenter": None},
-    **{"flops_done": 0.0, "flops_beside": {"padded": 0.0, "tried": 0.0}},
+    **{"flops_done": 0.0, "flops_beside": {"padded": 0.0, "tried": 0.0}, "token_room": {"grown": [], "notes": []}},
 }
 TEXTS = SimpleNamespace(
     held_out=SimpleNamespace(check_length=lambda length: None), language=None, sha256="0", described="a text"

@@ -24,7 +24,7 @@ from rltok_rl.training import Alarms, LoopOptions, Trainer, TrainingFailed, loop
 from rltok_rl.training.checkpoint import load_checkpoint, part_of, save_checkpoint
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.options import cosine_schedule, make_optimizer
-from rltok_rl.training.sharding import load_moments, whole_model
+from rltok_rl.training.sharding import full_state, load_moments, whole_model
 from rltok_rl.training.training_step import rollout_rates
 
 from ..each import each
@@ -253,8 +253,6 @@ def test_a_loaded_state_is_the_state(case):
     second.load_state_dict(copy.deepcopy(state))
     assert same(second.state_dict(), state)
     assert (second.updates, second.bytes_done, second.last_update) == (first.updates, first.bytes_done, None)
-    del state["optimizer"]["without_moments"]  # as in checkpoints of earlier versions
-    second.load_state_dict(state)
 
 
 def put(part: str | None = None, **entries: Any) -> Callable[[dict[str, Any]], Any]:
@@ -341,7 +339,7 @@ def test_groups_of_a_state_have_all_options():
     model = UNet(preset("tiny", width=16))
     optimizer = make_optimizer(model, LoopOptions(total_bytes=9, stage_factors=(2.0, 1.0)), model=model)
     for name in ("betas", "eps", "weight_decay", "lr_factor"):
-        state = copy.deepcopy(optimizer.state_dict())
+        state = copy.deepcopy(full_state(model, optimizer)["optimizer"])
         del state["param_groups"][1][name]
         with pytest.raises(ValueError, match=f"a group of parameters has no {name}"):
             load_moments(optimizer, state)

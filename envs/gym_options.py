@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import logger
 from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
@@ -143,3 +144,11 @@ def check_reset_options(options: dict[str, Any] | None, *names: str) -> dict[str
         raise ValueError(f"options may hold {list(names)}, got {unknown}")
     refuse_names(options.get("text"))
     return options
+
+
+def check_actions(actions: Any, num_rows: int, words: str = "actions must be", hint: str = "") -> np.ndarray:
+    """Return actions as an array; require 0 or 1 for each of so many rows. ``words`` and ``hint`` frame the error."""
+    array = np.asarray(actions)
+    if array.shape != (num_rows,) or ((array != 0) & (array != 1)).any():
+        raise ValueError(f"{words} 0 or 1, of shape [{num_rows}], got {actions!r}{hint}")
+    return array

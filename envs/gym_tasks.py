@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from rltok_rl.envs.gym_options import check_actions
 
 from rltok_rl.data.languages.reader import PerfectReader
 from rltok_rl.data.languages.suite_tasks import TASKS
@@ -165,8 +166,7 @@ class TaskGym(gymnasium.Env):
 
     def step(self, action):
         """Decide about the current byte."""
-        _check_actions(np.asarray([action]), 1)
-        reward = self.world.step(np.asarray([action], np.int8))
+        reward = self.world.step(check_actions([action], 1).astype(np.int8))
         observation, info = _first(self.world.observe())
         return observation, float(reward[0]), False, self.world.position == self.world.num_steps, info
 
@@ -205,12 +205,12 @@ class TaskVectorEnv(VectorEnv):
 
     def step(self, actions):
         """Decide about the current byte of every text."""
-        _check_actions(np.asarray(actions), self.num_envs)
+        actions = check_actions(actions, self.num_envs).astype(np.int8)
         none = np.zeros(self.num_envs, dtype=bool)
         if self.world.position == self.world.num_steps:
             observation, info = self.reset()
             return observation, np.zeros(self.num_envs), none, none.copy(), info
-        reward = self.world.step(np.asarray(actions, np.int8))
+        reward = self.world.step(actions)
         over = np.full(self.num_envs, self.world.position == self.world.num_steps)
         observation, info = self.world.observe()
         return observation, reward, none, over, info
@@ -228,8 +228,3 @@ def _first(seen: tuple[dict[str, np.ndarray], dict[str, Any]]) -> tuple[dict, di
 def _check_render_mode(render_mode: str | None) -> None:
     if render_mode is not None:
         raise ValueError(f"render_mode must be None, got {render_mode!r}")
-
-
-def _check_actions(actions: np.ndarray, num_envs: int) -> None:
-    if actions.shape != (num_envs,) or ((actions != 0) & (actions != 1)).any():
-        raise ValueError(f"actions must be 0 or 1, of shape [{num_envs}], got {actions!r}")

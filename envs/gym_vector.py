@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from rltok_rl.envs.gym_env import EpisodeCounts, observation_space
-from rltok_rl.envs.gym_options import Model, Texts, build_env, check_options, check_reset_options
+from rltok_rl.envs.gym_options import Model, Texts, build_env, check_actions, check_options, check_reset_options
 from torch import Tensor
 
 from rltok_rl.utils import check_count
@@ -78,9 +78,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
 
     def step(self, actions):
         """Decide about the current byte of every text."""
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_envs,) or ((actions != 0) & (actions != 1)).any():
-            raise ValueError(f"actions must be 0 or 1, of shape [{self.num_envs}], got {actions!r}")
+        actions = check_actions(actions, self.num_envs)
         if self.autoreset_mode == AutoresetMode.DISABLED and self._over.any():
             raise RuntimeError(
                 f"step was called after the end of the episode in rows {self._over.nonzero()[0].tolist()}; call "

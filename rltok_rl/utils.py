@@ -8,24 +8,17 @@ import difflib
 import importlib
 import inspect
 import json
-import operator
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from rltok_rl.ranges import check_arguments
+from rltok_rl.ranges import check_arguments, check_number
 
 
 def check_count(name: str, value: object, *, minimum: int = 1) -> int:
     """Require an integer of at least ``minimum``, NumPy's included, and return it as an int."""
-    try:
-        count = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        count = None
-    if count is None or isinstance(value, bool) or count < minimum:
-        raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}")
-    return count
+    return check_number(name, value, f"[{minimum}, inf)", whole=True)
 
 
 def joined(parts: Sequence[Any]) -> Any:

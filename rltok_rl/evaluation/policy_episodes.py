@@ -19,6 +19,7 @@ from rltok_rl.agents import FixedStrideActor, LearnedBoundaryActor, RandomActor,
 from rltok_rl.agents.segmenters import SegmenterActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.envs.gym_env import observation_space
+from rltok_rl.envs.gym_options import check_actions
 from rltok_rl.utils import did_you_mean
 
 POLICIES = ("learned", "random", "uniform", "never", "always")
@@ -171,6 +172,8 @@ def _client(
             f"give the model and the options that it was trained with"
         )
 
+    hint = "" if agent or not batched else "; batched=False calls it for one text at a time"
+
     def act(seen: TensorDictBase) -> TensorDictBase:
         nonlocal state
         observation = {name: seen[name].numpy(force=True) for name in space}
@@ -181,10 +184,7 @@ def _client(
             chosen = policy(observation)
         else:
             chosen = [policy({name: values[row] for name, values in observation.items()}) for row in range(rows)]
-        actions = np.asarray(chosen)
-        if actions.shape != (rows,) or ((actions != 0) & (actions != 1)).any():
-            hint = "" if agent or not batched else "; batched=False calls it for one text at a time"
-            raise ValueError(f"{argument} must return actions of 0 and 1, of shape [{rows}], got {chosen!r}{hint}")
+        actions = check_actions(chosen, rows, f"{argument} must return", hint)
         return seen.set("action", torch.as_tensor(actions.astype(np.int64), device=env.device))
 
     return act

@@ -114,15 +114,3 @@ def boundary_entropy(logits: Tensor, *, forced: Mask = None) -> Tensor:
     below = torch.where(logits < 0, logits, -logits)  # -|l|
     entropy = F.softplus(below) - below * torch.sigmoid(below)
     return entropy if forced is None else entropy.masked_fill(forced, 0.0)
-
-
-def check_terms(base: Tensor, lags: Tensor) -> None:
-    """Require float terms [*B, T] and [*B, T, w] on one device."""
-    for name, terms in (("base", base), ("lags", lags)):
-        if not isinstance(terms, Tensor) or not terms.dtype.is_floating_point:
-            kind = str(terms.dtype) if isinstance(terms, Tensor) else type(terms).__name__
-            raise TypeError(f"{name} must be a floating-point tensor, got {kind}")
-    if base.dim() < 1 or lags.shape[:-1] != base.shape:
-        raise ValueError(f"base must be [*B, T] and lags [*B, T, w], got {[*base.shape]} and {[*lags.shape]}")
-    if base.device != lags.device:
-        raise ValueError(f"base and lags must be on one device, got {base.device} and {lags.device}")

@@ -9,10 +9,11 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.policy import check_terms, precision
+from rltok_rl.functional.policy import precision
 from rltok_rl.functional.reduction import wide
+from rltok_rl.functional.takes import takes
 from rltok_rl.sampling import solvers
-from rltok_rl.sampling.thresholds import boundary_thresholds, check_numbers, check_options
+from rltok_rl.sampling.thresholds import boundary_thresholds, check_values
 
 TRITON_LAGS = 31  # bits of a signed 32-bit integer without its sign
 
@@ -78,6 +79,7 @@ def choose_method(device: str, num_lags: int) -> str:
 
 
 @torch.no_grad()
+@takes("base: float *B T", "lags: float *B T w", "thresholds: float *B T")
 def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, method: str = "auto") -> Tensor:
     """Solve ``a_t = [base_t + sum_j a_{t-j} lags_{t,j} > theta_t]`` for [*B, T] bool, with ``a`` 0 before the text.
 
@@ -89,14 +91,13 @@ def threshold_recurrence(base: Tensor, lags: Tensor, thresholds: Tensor, *, meth
         >>> threshold_recurrence(base, lags, torch.zeros(1, 6)).int()
         tensor([[1, 0, 1, 0, 1, 0]], dtype=torch.int32)
     """
-    check_terms(base, lags)
-    check_numbers("thresholds", thresholds, base)
     if base.device.type == "cpu" and bool(thresholds.isnan().any()):
         raise ValueError(f"thresholds must be numbers, got nan at index {thresholds.isnan().nonzero()[0].tolist()}")
     return _solve(base, lags, thresholds, method)
 
 
 @torch.no_grad()
+@takes("base: float *B T", "lags: float *B T w", "uniforms: float *B T", "cap: number (0, inf)")
 def sample_boundaries(
     base: Tensor,
     lags: Tensor,
@@ -127,10 +128,9 @@ def sample_boundaries(
         >>> sample_boundaries(base, lags, uniforms=torch.tensor([0.9, 0.4, 0.6, 0.4, 0.6]).expand(2, 5))[0].int()
         tensor([1, 1, 0, 1, 0], dtype=torch.int32)
     """
-    check_terms(base, lags)
     if greedy and uniforms is not None:
         raise ValueError("uniforms must be None with greedy=True: greedy decisions use no random numbers")
-    check_options(uniforms, base, cap=cap, forced=forced)
+    check_values(uniforms, base, forced)
     if uniforms is None and not greedy:
         uniforms = torch.rand(base.shape, generator=generator, device=base.device, dtype=torch.float32)
     like = base.new_empty(0, dtype=precision(base, lags))

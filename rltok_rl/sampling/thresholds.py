@@ -12,8 +12,6 @@ A soft cap is monotone and moves to the other side; forced and greedy decisions 
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -57,27 +55,12 @@ def _logit(uniforms: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.logit(uniforms.to(wide)).to(dtype)
 
 
-def check_numbers(name: str, numbers: Tensor, base: Tensor) -> None:
-    """Require a floating-point tensor with the shape and the device of ``base``."""
-    if not isinstance(numbers, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(numbers).__name__}")
-    if numbers.shape != base.shape or not numbers.dtype.is_floating_point or numbers.device != base.device:
-        raise ValueError(
-            f"{name} must be a floating-point tensor of shape {[*base.shape]} on {base.device}, "
-            f"got {numbers.dtype} {[*numbers.shape]} on {numbers.device}"
-        )
-
-
-def check_options(uniforms: Tensor | None, base: Tensor, *, cap: float | None, forced: Tensor | None) -> None:
-    """Check options of drawing; values on the CPU only, because reading them elsewhere makes the host wait."""
-    if cap is not None and not 0 < cap < math.inf:
-        raise ValueError(f"cap must be positive and finite, or None, got {cap}")
-    if uniforms is not None:
-        check_numbers("uniforms", uniforms, base)
-        if uniforms.device.type == "cpu" and uniforms.numel():
-            low, high = (float(x) for x in uniforms.aminmax())
-            if not (low >= 0.0 and high < 1.0):
-                raise ValueError(f"uniforms must lie in [0, 1), got values from {low} to {high}")
+def check_values(uniforms: Tensor | None, base: Tensor, forced: Tensor | None) -> None:
+    """Check numbers to draw with; values on the CPU only, because reading them elsewhere makes the host wait."""
+    if uniforms is not None and uniforms.device.type == "cpu" and uniforms.numel():
+        low, high = (float(x) for x in uniforms.aminmax())
+        if not (low >= 0.0 and high < 1.0):
+            raise ValueError(f"uniforms must lie in [0, 1), got values from {low} to {high}")
     if forced is None:
         return
     if not isinstance(forced, Tensor) or forced.dtype.is_floating_point or forced.dtype == torch.bool:

@@ -202,7 +202,7 @@ def test_refusals():
         (
             lambda: evaluate_policy(lambda _: [0, 1, 2, 0, 1], TEXTS),
             ValueError,
-            r"of 0 and 1, of shape \[5\], got \[0, 1",
+            r"must return 0 or 1, of shape \[5\], got \[0, 1",
         ),
         (lambda: evaluate_policy("always", ["ab", "a"]), ValueError, "at least 2 bytes each .* got b'a' at 1"),
         (lambda: evaluate_policy("always", 0), ValueError, "texts must be an integer of at least 1, got 0"),

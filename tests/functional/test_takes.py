@@ -56,7 +56,7 @@ from ..tools.fuzz_functions import SECONDS, call_once, functions, nested, outcom
 FUNCTIONS = functions()
 UNDECLARED = {
     *("as_reward", "broken_reward_laws", "function_name", "reads_entropy"),  # take rewards, which are functions
-    *("check_gamma", "check_rewards", "check_target", "check_targets", "check_terms", "clip_bounds"),  # are checks
+    *("check_gamma", "check_rewards", "check_target", "check_targets", "clip_bounds"),  # are checks
     *("check_dense", "check_finite", "check_result", "check_scalar"),
     *("precision", "wide", "readable", "signed", "takes", "check_call"),  # read a dtype, a device or a Python number
 }

@@ -719,7 +719,11 @@ _FOURTH = {  # by two other people, at places that no list above changes
     ),
     # training
     "training/test_loop": (
-        ("resumed-flops-swapped", 'for k in ("padded", "tried"))', 'for k in ("tried", "padded"))'),
+        (
+            "resumed-flops-swapped",
+            'float(beside["padded"]), float(beside["tried"])',
+            'float(beside["tried"]), float(beside["padded"])',
+        ),
         (
             "returns-accumulate-over-updates",
             "self._whole_rows, self.row_sums, self.texts = True, [], []",
@@ -1387,7 +1391,7 @@ _SIXTH = {  # by another person again, at places that no list above changes
             "return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=True)",
             "return torch.optim.AdamW(groups, lr=options.lr, fused=True)",
         ),
-        ("weights-not-checked-on-load", "    check_weights(get_model_state_dict(model), weights)\n", ""),
+        ("weights-not-checked-on-load", 'in {"model": check_model, **_PARTS}.items()', "in _PARTS.items()"),
     ),
     "envs/test_gym": (
         (

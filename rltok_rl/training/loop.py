@@ -45,9 +45,8 @@ from rltok_rl.training.sharding import (
     prepare_model,
 )
 from rltok_rl.training.token_room import TokenRoom, largest_need
-from rltok_rl.training.trainer_state import check_flops, check_state
+from rltok_rl.training.trainer_state import check_state
 from rltok_rl.training.training_step import TrainingStep
-from rltok_rl.utils import check_count
 
 Listener = Callable[[dict[str, float]], "bool | None"]
 """Takes an update's metrics; True ends the run."""
@@ -382,28 +381,20 @@ class Trainer:
             self.generator.set_state(as_state(part))
         with part_of(state, "random") as part:
             set_random_states(part, self.model.embedding.weight.device)
-        with part_of(state, "updates") as part:
-            self.updates = check_count("updates", part, minimum=0)
-        with part_of(state, "bytes_done") as part:
-            self.bytes_done = check_count("bytes_done", part, minimum=0)
+        self.updates, self.bytes_done = state["updates"], state["bytes_done"]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a trainer with the same model, loss and options; an error names the part that differs."""
         check_state(state, partial(check_weights, get_model_state_dict(self.model)))
-        with part_of(state, "model") as part:
-            load_weights(self.model, part)
+        load_weights(self.model, state["model"])
         with part_of(state, "optimizer") as part:
             load_moments(self.optimizer, part)
         self.load_progress(state)
-        with part_of(state, "token_room") as part:
-            self.room.load(part)
-        with part_of(state, "alarms") as part:
-            self.alarms.load_state_dict(part)
+        self.room.load(state["token_room"])
+        self.alarms.load_state_dict(state["alarms"])
         self._pending, self._fetched, self._broken, self.last_update, self._failed = [], [], None, None, None
-        with part_of(state, "flops_done") as part:
-            self.flops_done = check_flops("flops_done", part)
-        with part_of(state, "flops_beside") as part:
-            self.padded_flops_done, self.tried_flops_done = (check_flops(k, part[k]) for k in ("padded", "tried"))
+        self.flops_done, beside = float(state["flops_done"]), state["flops_beside"]
+        self.padded_flops_done, self.tried_flops_done = float(beside["padded"]), float(beside["tried"])
         if self.segmenter is not None:
             with part_of(state, "segmenter") as part:
                 load_own_state(self.segmenter, self.model, part)

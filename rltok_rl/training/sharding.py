@@ -129,9 +129,7 @@ def check_weights(expected: Mapping[str, Any], weights: Mapping[str, Any]) -> No
 
 
 def load_weights(model: nn.Module, weights: dict[str, Any]) -> None:
-    """Load whole weights, which must be those of ``model``, sharding them as its parameters are."""
-    # torch ignores missing weights, or needs a process group to check them.
-    check_weights(get_model_state_dict(model), weights)
+    """Load whole weights that :func:`check_weights` has accepted, sharding them as the model's parameters are."""
     set_model_state_dict(model, dict(weights), options=_WHOLE)  # it replaces tensors by shards
 
 
@@ -153,8 +151,7 @@ def _describe(value: Any) -> str:
 
 
 def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a state with whole moments, which must be those of the optimizer's parameters, sharding them alike."""
-    check_moments(state)
+    """Load a state that :func:`check_moments` has accepted, with whole moments of the optimizer's parameters."""
     parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
     for group, saved_group in zip(optimizer.param_groups, state["param_groups"], strict=False):  # torch counts them
         if missing := sorted(_OF_GROUPS & {*group} - {*saved_group}):

@@ -27,11 +27,6 @@ def check_state(state: Mapping[str, Any], check_model: Callable[[Mapping[str, An
             check(part)
 
 
-def check_flops(name: str, value: Any) -> float:
-    """Require a number of FLOPs."""
-    return float(check_number(name, value, "[0, inf)"))
-
-
 def _loss(part: Mapping[str, Any]) -> None:
     if not part:
         raise ValueError("it is empty")
@@ -59,7 +54,7 @@ def _random(part: Mapping[str, Any]) -> None:
 
 def _flops_beside(part: Mapping[str, Any]) -> None:
     for name in ("padded", "tried"):
-        check_flops(name, part[name])
+        check_number(name, part[name], "[0, inf)")
 
 
 def _segmenter(part: Mapping[str, Any] | None) -> None:
@@ -81,7 +76,7 @@ _PARTS: dict[str, Callable[[Any], object]] = {
     "updates": lambda part: check_count("updates", part, minimum=0),
     "bytes_done": lambda part: check_count("bytes_done", part, minimum=0),
     "alarms": lambda part: Alarms().load_state_dict(part),
-    "flops_done": lambda part: check_flops("flops_done", part),
+    "flops_done": lambda part: check_number("flops_done", part, "[0, inf)"),
     "flops_beside": _flops_beside,
     "segmenter": _segmenter,
     "token_room": _token_room,

@@ -247,8 +247,8 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
     "objectives/test_losses": (
         (
             "ends-not-drawn",
-            "logits.masked_fill(ends, RELEASED_LOGIT), boundaries | ends",
-            "logits.masked_fill(ends, RELEASED_LOGIT), boundaries",
+            "logits.masked_fill(forced, RELEASED_LOGIT), boundaries | forced",
+            "logits.masked_fill(forced, RELEASED_LOGIT), boundaries",
         ),
         ("bits-mask", "loss.detach() if whole else self.metric(nats, mask)", "self.metric(nats, None)"),
         ("ratio-metrics-mask", "**self.ratio_metrics(log_ratios, free)", "**self.ratio_metrics(log_ratios, None)"),
@@ -986,16 +986,6 @@ _FIFTH = {  # by another person again, at places that no list above changes
         ),
     ),
     "objectives/test_losses": (
-        (
-            "last-step-needs-padding",
-            "return real & ~F.pad(real[..., 1:], (0, 1))",
-            "return real & ~F.pad(real[..., 1:], (0, 1), value=True)",
-        ),
-        (
-            "forced-replaces-released-ends",
-            "ends = ends | read(tensordict, keys.forced)",
-            "ends = read(tensordict, keys.forced)",
-        ),
         (
             "asymmetric-clip-swapped",
             "clip = (self.clip_epsilon_low, self.clip_epsilon_high) if",

@@ -13,7 +13,7 @@ from rltok_rl.functional.rewards import broken_reward_laws
 _OTHER = ("_call", "_step", "_reset", "_inv_call", "_reset_env_preprocess", "_post_step_mdp_hooks")
 """Methods by which a transform changes more than the reward of a step."""
 _CHECKED: WeakKeyDictionary[Transform, tuple[object, str]] = WeakKeyDictionary()
-"""State at the last check and its result: every rollout asks, and the laws take longer than a small rollout."""
+"""A transform's state when it was last checked, and the result: a check takes longer than a small rollout."""
 
 
 def reward_transforms(env: EnvBase) -> list[Transform]:

@@ -257,8 +257,8 @@ class _Combined(EntropyThreshold):
         """Require that at least ``count`` of the bytes may have a boundary, of which ``most`` have risen."""
         if most < count - 1:
             raise ValueError(
-                f"rate must be at most {most / num_bytes:.4g}, which rises of more than threshold_add="
-                f"{self.threshold_add} allow, got {count / num_bytes:.4g}"
+                f"rate must be at most {most / num_bytes:.4g}, the share of bytes whose entropy rises by more than "
+                f"threshold_add={self.threshold_add}, got {count / num_bytes:.4g}"
             )
 
 
@@ -354,7 +354,7 @@ def calibrate(
         least = segmenter.fixed + 1
         raise ValueError(f"windows must have at least {least} bytes per row, got {num_bytes} bytes in all")
     if rate * num_bytes < forced:
-        raise ValueError(f"rate must be at least {forced / num_bytes:.4g}, which first bytes alone make, got {rate}")
+        raise ValueError(f"rate must be at least {forced / num_bytes:.4g}, the share of first bytes, got {rate}")
     threshold = segmenter.threshold_for(scores, rate * num_bytes)
     segmenter.threshold.fill_(threshold)
     return threshold

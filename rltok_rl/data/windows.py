@@ -45,7 +45,7 @@ class Places:
 class WindowSource(ABC):
     """Source of windows in two halves: ``pick`` chooses their places, ``read`` reads their bytes.
 
-    Orders and repetitions change places alone, and only windows that are used are read.
+    Wrappers that order or repeat windows change their places; bytes are read last, and only of windows in use.
     """
 
     def draw(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Windows:

@@ -1,7 +1,7 @@
 """The script of a text, byte by byte, without looking ahead.
 
-A character has a known script once its last byte has been read; digits, marks, spaces and symbols have none. A byte has
-the script of the last character that ends at or before it and has one, and ``"other"`` before the first.
+Each byte takes the script of the last letter that is complete at that byte, and ``"other"`` before the first letter.
+Digits, marks, spaces and symbols have no script.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def launch(
 ) -> list[Tensor]:
     """Call ``kernel(*read, *written, *sums, start, stop)`` on parts of the rows; returns the sums over parts.
 
-    ``sums`` are tensors whose shapes the kernel adds to, for example weights; every part gets zeros of its own.
+    ``sums`` give the shapes of sums over rows, for example gradients of weights; every part adds to zeros of its own.
     """
     parts = parts_of(num_rows) if parts is None else parts
     block = BLOCK if num_rows > parts * BLOCK else 1

@@ -41,10 +41,9 @@ class LoopOptions:
     lr_floor: float = option(0.1, "[0, 1]", "share")
     """Share of the learning rate that is left at the end."""
     lr_at: str = "end"
-    """Where an update of b bytes reads the schedule of n bytes and w of warm-up. At its ``end``, the first update has
-    the share b / w, and the cosine ends at n + b, one update after the last. At its ``start``, as in schedulers of
-    torch, the first update has ``warm_up_start``, and the cosine ends at n, where one more update would begin. Either
-    way the last update is one step of the cosine above the floor."""
+    """``end``: an update takes the learning rate of its end, so that the first of b bytes has b / w of the peak with
+    w bytes of warm-up. ``start``: that of its start, as torch's schedulers do, so that the first has ``warm_up_start``.
+    Either way the last update is one step of the cosine above the floor."""
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = option(0.1, "[0, 1e3]")
     """Of the ``decayed`` parameters."""

@@ -1,4 +1,4 @@
-"""The parts of a trainer's state, checked without the trainer: ``rltok check`` and resuming refuse the same ones."""
+"""Check a saved trainer's state, for ``rltok check`` and for resuming."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ class TrainingStep(nn.Module):
 
 
 def _check_rule(rule: Segmenter, *, alone: bool) -> None:
-    """Require a rule that a policy can imitate, and no actor or off-policy loss beside it (``alone``)."""
+    """Require a rule that a policy can imitate; ``alone`` is whether there is no actor and no off-policy loss."""
     if not alone:
         raise ValueError(f"warm_start_rule must be None with an actor or an off-policy loss, got {type(rule).__name__}")
     if rule.coefficients or rule.draws_at_random or rule.looks_ahead:

@@ -194,7 +194,7 @@ class Automaton(Language):
 
     @cached_property
     def alike(self) -> tuple[Tensor, Tensor]:
-        """One symbol of each kind that changes every state alike, and the symbols of the kind, [kinds] int64 both."""
+        """Group symbols with identical transitions: one of each kind, and how many it has, [kinds] int64 both."""
         tables = torch.cat((self._chance, self._next.double()))
         _, kind = tables.unique(dim=1, return_inverse=True)
         first = torch.tensor([int((kind == number).nonzero()[0]) for number in range(int(kind.max()) + 1)])

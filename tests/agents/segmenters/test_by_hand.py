@@ -248,18 +248,18 @@ def test_calibration_is_exact_on_its_own_text():
         with pytest.raises(ValueError, match=f"rate must be at most {most / 100}, .* got {count / 100}"):
             released.check_risen(most, count, 100)
     for call, words in [
-        (lambda: calibrate(released, released_model, [byte_ids], rate=0.01), "at least 0.02, which first bytes alone"),
+        (lambda: calibrate(released, released_model, [byte_ids], rate=0.01), "at least 0.02, the share of first bytes"),
         (lambda: calibrate(released, released_model, [byte_ids[:, :3]]), "windows must have at least 4 bytes per row"),
         (
             lambda: calibrate(released, released_model, [byte_ids], rate=0.9),
-            "which rises of more than threshold_add=0.001",
+            "whose entropy rises by more than threshold_add=0.001",
         ),
-        (lambda: calibrate(segmenter, model, [texts(2, 10)], rate=0.05), "at least 0.1, which first bytes alone make"),
+        (lambda: calibrate(segmenter, model, [texts(2, 10)], rate=0.05), "at least 0.1, the share of first bytes"),
         (lambda: calibrate(segmenter, model, [texts(2, 10)], rate=1.5), r"rate must lie in \(0, 1\], got 1.5"),
         (lambda: calibrate(segmenter, model, [texts(2, 1)]), "windows must have at least 2 bytes per row"),
         (
             lambda: calibrate(combined, combined_model, [byte_ids], rate=0.9),
-            "rate must be at most .*, which rises of more than threshold_add=0.0 allow",
+            "rate must be at most .*, the share of bytes whose entropy rises by more than threshold_add=0.0",
         ),
     ]:
         with pytest.raises(ValueError, match=words):

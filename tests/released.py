@@ -1,8 +1,8 @@
 """One update of the authors' released recipe, written down position by position: slow, and separate from the library.
 
-Nothing is shared with the library but the names of its parameters. A text x_1 .. x_T is read as S = T + 1 inputs, the
-mark of its beginning and T bytes. Positions count from 0: input 0 is the mark, input i predicts byte i + 1, and the
-last one predicts nothing. Layers are those of `experiments/reinforce.py`. Weights are float64 tensors by name.
+Nothing is shared with the library but the names of its parameters; layers are those of `experiments/reinforce.py`. A
+text x_1 .. x_T is read as S = T + 1 inputs, the mark of its beginning and T bytes. Positions count from 0: input 0 is
+the mark, input i predicts byte i + 1, and the last one predicts nothing. Weights are float64 tensors by name.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def train_and_evaluate(
     language = texts.language
     if language is None:
         raise ValueError(f"data.source must be a language with a known answer, got {config.data.source!r}")
-    trainer.language, trainer.step.keep_texts = None, False  # evaluations measure the share; each update would, too
+    trainer.leave_out_shares()  # evaluations measure them
     fixed = config.actor.name != "learned" or trainer.segmenter is not None
     actor = trainer.actor if fixed else None
     total = -(-config.optim.total_bytes // trainer.bytes_per_update)

@@ -29,7 +29,7 @@ RATE = ("rate.control=binomial", "rate.coefficient=1.0")
 up to twice the target's boundaries."""
 SPEED = "model.overrides.boundary_scale=1.0"
 """The factor on boundary logits, which sets how fast a policy learns: chosen in a seed of its own, with the control of
-the rate, so that policies learn within a cell's FLOPs. Entries of recipes keep the recipe's."""
+the rate, so that policies learn within a cell's FLOPs. Entries of recipes have their recipe's."""
 BASE = ("experiment=recall", f"model.overrides.{CAP}=null", SPEED, *RATE, "compute.threads=1")
 """Options that all entries share; an entry's own follow. With the soft cap of boundary logits, which training alone
 has, policies would be evaluated at a lower rate than the one that training holds."""
@@ -49,7 +49,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""
-RECIPES = {"paper": 0.99, "paper@0.9": 0.9, "released": 0.99, "released@0.9": 0.9, "ours": 0.9}
+RECIPES = {"paper": 0.99, "paper@0.9": 0.9, "released": 0.99, "released@0.9": 0.9, "tuned": 0.9, "ours": 0.9}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {
     ORACLE: (f"segmenter.name={__name__}:Oracle",),

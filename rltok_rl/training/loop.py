@@ -180,6 +180,10 @@ class Trainer:
             return self.options.total_bytes
         return max(self.bytes_done, round(self.bytes_done / self.fraction_done))
 
+    def leave_out_shares(self) -> None:
+        """Leave the share of a language's optimum out of the metrics: it takes up to a third of a small update."""
+        self.language, self.step.keep_texts = None, False
+
     def update(self) -> dict[str, float]:
         """Make one update; returns its losses and metrics, ``lr``, ``grad_norm``, and FLOPs so far."""
         number, fetched = self.updates + 1, self._fetched

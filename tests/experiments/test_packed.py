@@ -1,4 +1,4 @@
-"""Packed and padded tokens train equally."""
+"""Packed and padded tokens train equally, with every segmenter."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from omegaconf import OmegaConf
+from rltok_rl.experiments.commands.schema import choices
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.segmenters import make_layout
@@ -16,14 +17,18 @@ from rltok_rl.models.tokens import Packing
 from .configured import QUICK, configured
 
 SMALL = [*QUICK, "model.overrides.width=16", "model.overrides.target_rate=0.3", "optim.total_bytes=128"]  # 1 update
-SYSTEMS = {
-    "learned": [],
-    "hnet": ["segmenter=hnet"],
-    "gumbel": ["segmenter=gumbel", "segmenter.options.hidden=16"],
-    "grouped": ["segmenter=grouped", "segmenter.options.group_size=2"],
-    "bpe": ["segmenter=bpe", "segmenter.options.vocabulary=280", "segmenter.options.num_bytes=5000"],
+HIDDEN, PIECES = "segmenter.options.hidden=16", ["segmenter.options.vocabulary=280", "segmenter.options.num_bytes=5000"]
+MORE = {
+    "bpe": PIECES,
+    "unigram": PIECES,
+    "unigram-trained": [*PIECES, HIDDEN],
+    "entropy-spike": ["compute.fused=off"],  # rounding decides between equal entropies, its targets
+    "grouped": ["segmenter.options.group_size=2"],
+    **dict.fromkeys(("gumbel", "gumbel-baseline", "magnet"), [HIDDEN]),
 }
-"""Kinds of segmenters; tests/agents/segmenters/test_laws.py compares predictions for all of them."""
+VARIANTS = ("gumbel-round", "learned-w0", "learned-w1")
+VARIANTS += ("entropy-combined", "entropy-combined-released", "entropy-monotonic", "entropy-spike-released")
+SYSTEMS = {word: [f"segmenter={word}", *MORE.get(word, [])] for word in choices("segmenter") if word not in VARIANTS}
 LEVEL = ["model.overrides.num_token_layers=2", "model.overrides.second_level=routing"]
 STRIDE = [*LEVEL[:1], "model.overrides.second_level=stride"]
 OPTIONS = {

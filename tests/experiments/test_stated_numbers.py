@@ -36,6 +36,7 @@ SYSTEMS = {
     "fast": (("compare-fresh-scale", "learned"),),
     "fast spacebyte": (("compare-fresh-scale", "spacebyte"),),
     "paper": (("compare-whole", "paper"),),
+    "paper-0.9": (("compare-whole", "paper-gamma-0.9"),),
     "released": (("compare-whole", "released"),),
 }
 """Folder and system of each result; seeds of several folders are joined."""
@@ -47,6 +48,7 @@ MEANS = [
     *((name, page) for name in ("fresh tuned", "fresh spacebyte", "fresh uniform") for page in (README, COMPARE)),
     ("gamma 0.99, weight 0.01", README),
     ("paper", COMPARE),
+    *(("paper-0.9", page) for page in (README, COMPARE, CLAIMS)),
     ("released", COMPARE),
 ]
 DIFFERENCES = [
@@ -60,6 +62,8 @@ DIFFERENCES = [
     *(("main fast", f"main {name}", COMPARE) for name in ("tuned", "spacebyte")),
     *(("main ours", f"main {name}", page) for name in ("hnet", "spacebyte") for page in (README, COMPARE)),
     *((f"main {name}", "main ours", p) for name in ("paper", "paper-0.9", "fast") for p in (README, CLAIMS, COMPARE)),
+    *(("paper-0.9", "main ours", page) for page in (README, CLAIMS, COMPARE)),
+    *(("paper-0.9", name, COMPARE) for name in ("tuned", "uniform")),
     ("main ours", "main hnet", CLAIMS),
     ("main ours", "main bpe", CLAIMS),
     ("main gumbel", "main ours", CLAIMS),

@@ -30,7 +30,11 @@ SYSTEMS = {
         for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag", "no-rate-loss")
     },
     "gamma 0.99, weight 0.01": (("compare-recipes", "gamma-0.99-weight-0.01"),),
-    "fresh tuned": (("compare-fresh", "learned"),),
+    "fresh tuned": (("compare-fresh", "tuned"),),
+    "fresh ours": (("compare-fresh", "ours"),),
+    "ten ours": (("compare-main", "ours"), ("compare-fresh", "ours")),
+    "ten spacebyte": (("compare-main", "spacebyte"), ("compare-fresh", "spacebyte")),
+    "ten uniform": (("compare-main", "uniform"), ("compare-fresh", "uniform")),
     "fresh spacebyte": (("compare-fresh", "spacebyte"),),
     "fresh uniform": (("compare-fresh", "uniform"),),
     "fast": (("compare-fresh-scale", "learned"),),
@@ -45,7 +49,11 @@ MEANS = [
     *((f"main {name}", page) for name in MAIN for page in (README, COMPARE)),
     *((f"main {name}", COMPARE) for name in OTHERS),
     *((f"main {name}", CLAIMS) for name in ("ours", "fast", "hnet")),
-    *((name, page) for name in ("fresh tuned", "fresh spacebyte", "fresh uniform") for page in (README, COMPARE)),
+    *(
+        (name, page)
+        for name in ("fresh ours", "fresh tuned", "fresh spacebyte", "fresh uniform")
+        for page in (README, COMPARE)
+    ),
     ("gamma 0.99, weight 0.01", README),
     ("paper", COMPARE),
     *(("paper-0.9", page) for page in (README, COMPARE, CLAIMS)),
@@ -73,6 +81,8 @@ DIFFERENCES = [
     ("main paper-0.9", "main tuned", COMPARE),
     ("main gumbel", "main fast", CLAIMS),
     ("main fast", "main hnet", CLAIMS),
+    *(("fresh ours", f"fresh {name}", COMPARE) for name in ("uniform", "spacebyte", "tuned")),
+    *((f"ten {name}", "ten ours", page) for name in ("uniform", "spacebyte") for page in (README, CLAIMS, COMPARE)),
     ("fresh tuned", "fresh uniform", README),
     ("fresh tuned", "fresh spacebyte", README),
     ("fast spacebyte", "fast", COMPARE),

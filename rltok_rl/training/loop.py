@@ -181,7 +181,7 @@ class Trainer:
         return max(self.bytes_done, round(self.bytes_done / self.fraction_done))
 
     def leave_out_shares(self) -> None:
-        """Leave the share of a language's optimum out of the metrics: it takes up to a third of a small update."""
+        """Leave the share of a language's optimum out of the metrics: it takes a fifth of an update of `knapsack`."""
         self.language, self.step.keep_texts = None, False
 
     def update(self) -> dict[str, float]:

@@ -25,6 +25,9 @@ def check_state(state: Mapping[str, Any], check_model: Callable[[Mapping[str, An
     for name, check in {"model": check_model, **_PARTS}.items():
         with part_of(state, name) as part:
             check(part)
+    with part_of(state, "optimizer") as part:
+        if state["updates"] and not part["state"]:
+            raise ValueError(f"no parameter has moments after {state['updates']} updates")
 
 
 def _loss(part: Mapping[str, Any]) -> None:

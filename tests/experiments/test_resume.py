@@ -233,6 +233,14 @@ def test_another_configuration_is_not_resumed(learned_run):
             True,
         ),
         (
+            lambda state: (
+                state["optimizer"]["state"].clear(),
+                state["optimizer"].update(without_moments=[*range(99)]),
+            ),
+            "cannot be resumed: optimizer .*no parameter has moments after 10 updates",
+            True,
+        ),
+        (
             lambda state: state["optimizer"].pop("without_moments"),
             "cannot be resumed: optimizer .*without_moments",
             True,

@@ -18,6 +18,8 @@ from rltok_rl.ranges import check_arguments, check_number
 
 def check_count(name: str, value: object, *, minimum: int = 1) -> int:
     """Require an integer of at least ``minimum``, NumPy's included, and return it as an int."""
+    if type(value) is int and minimum <= value < 2**63:
+        return value  # in a twentieth of the time, for counts that are checked one by one
     return check_number(name, value, f"[{minimum}, inf)", whole=True)
 
 

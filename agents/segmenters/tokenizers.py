@@ -113,9 +113,7 @@ def starts_of_pieces(lengths: Sequence[int]) -> list[bool]:
         >>> "".join("_|"[start] for start in starts_of_pieces([5, 6, 7]))  # hello, _token, ization
         '|____|_____|______'
     """
-    for length in {*lengths}:  # few are different
-        check_count("lengths", length)
-    return [place == 0 for length in lengths for place in range(length)]
+    return [place == 0 for length in lengths for place in range(check_count("lengths", length))]
 
 
 def split_rows(split: Split, byte_ids: Tensor) -> Tensor:

@@ -264,8 +264,8 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
     "objectives/test_segmented objectives/test_second_level": (
         (
             "second-target",
-            "target = model.config.second_rate if segmenter.second_rate is None else segmenter.second_rate",
-            "target = model.config.second_rate",
+            "return model.config.second_rate if rate is None else rate",
+            "return model.config.second_rate",
         ),
     ),
     # envs
@@ -1718,7 +1718,11 @@ _SEVENTH = {  # the same, by another person again
         ),
     ),
     "objectives/test_segmented": (
-        ("segmenter-coefficient-ignored", "early_exit, **segmenter.coefficients}", "early_exit}"),
+        (
+            "segmenter-coefficient-ignored",
+            "cls(terms, {**coefficients, **segmenter.coefficients})",
+            "cls(terms, coefficients)",
+        ),
         (
             "segmenter-ignores-generator",
             "return torch.rand(byte_ids.shape, generator=generator, device=byte_ids.device)",

@@ -248,6 +248,12 @@ def rate_or_default(model: UNet, rate: float | None) -> float:
     return model.config.target_rate if rate is None else rate
 
 
+def second_rate(model: UNet, segmenter: Segmenter | None) -> float:
+    """Return the target rate of the second level, by default the model's."""
+    rate = None if segmenter is None else segmenter.second_rate
+    return model.config.second_rate if rate is None else rate
+
+
 def check_choice(name: str, value: T, literal: Any) -> T:
     """Require one of the values of a ``Literal``."""
     if value not in get_args(literal):

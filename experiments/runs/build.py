@@ -31,18 +31,15 @@ from rltok_rl.fused.choice import SWITCH
 from rltok_rl.models import UNet, UNetConfig, begin_with, preset
 from rltok_rl.objectives import (
     BASELINE_NAMES,
-    SECOND_LEVEL_WEIGHT,
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
-    EarlyExitLoss,
     EntropyBonus,
     JointLoss,
-    LanguageModelLoss,
     LocalFlips,
     RateLoss,
-    SecondLevelLoss,
     make_estimator,
 )
+from rltok_rl.objectives.joint import model_terms
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 from rltok_rl.renamed import renamed_word
 from rltok_rl.training import Alarms, LoopOptions, Trainer
@@ -119,13 +116,10 @@ def make_loss(
     """Return the joint loss: of the next bytes, and of the learned policy, the segmenter and the second level."""
     weights, rate = config.loss, config.rate
     together: dict[str, Any] = {"process_group": process_group}
-    coefficients = {"language_model": weights.language_model, "early_exit": weights.early_exit}
+    predictions = {"language_model": weights.language_model, "early_exit": weights.early_exit}
     if segmenter is not None:
-        return JointLoss.of_segmenter(segmenter, model, **coefficients, **together)
-    terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
-    if model.config.second_level == "routing":
-        terms["second_level"] = SecondLevelLoss(model.config.second_rate, **together)
-        coefficients["second_level"] = SECOND_LEVEL_WEIGHT
+        return JointLoss.of_segmenter(segmenter, model, **predictions, **together)
+    terms, coefficients = model_terms(model, None, **predictions, **together)
     if config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
         check_options("rate.options", RateLoss, rate.options, allowed=RATE_OPTIONS)

@@ -17,6 +17,7 @@ from rltok_rl.agents.segmenters import (
     segmenter_maker,
 )
 from rltok_rl.agents.segmenters.hnet import HNetSegmenter
+from rltok_rl.agents.segmenters.segmenter import second_rate
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import train_on
 from rltok_rl.agents.segmenters.tokenizers import PreTokenizer
@@ -251,12 +252,6 @@ def make_layout(config: TrainConfig, model: UNet, segmenter: Segmenter | None = 
         raise ValueError(f"compute.token_room belongs to compute.tokens='packed', got {room} with 'padded'")
     second = (1 + room) * second_rate(model, segmenter) if model.config.second_level is not None else None
     return Packing(tokens=(1 + room) * _expected_rate(config, model, segmenter), second=second)
-
-
-def second_rate(model: UNet, segmenter: Segmenter | None) -> float:
-    """Return the target rate of the second level."""
-    rate = None if segmenter is None else segmenter.second_rate
-    return model.config.second_rate if rate is None else rate
 
 
 def _expected_rate(config: TrainConfig, model: UNet, segmenter: Segmenter | None) -> float:

@@ -14,12 +14,26 @@ from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
 from rltok_rl.agents.segmenters import Segmenter
+from rltok_rl.agents.segmenters.segmenter import second_rate
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
 from rltok_rl.objectives.policy_loss import PolicyLoss
 from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
 from rltok_rl.objectives.segmented import SECOND_LEVEL_WEIGHT, SecondLevelLoss, SegmenterLoss
+
+
+def model_terms(
+    model: UNet, segmenter: Segmenter | None, *, language_model: float, early_exit: float, process_group: Any
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the terms of whatever draws the boundaries, and their coefficients: next bytes, a routing second level."""
+    together = {"process_group": process_group}
+    terms: dict[str, Any] = {"language_model": LanguageModelLoss(**together), "early_exit": EarlyExitLoss(**together)}
+    coefficients = {"language_model": language_model, "early_exit": early_exit}
+    if model.config.second_level == "routing":
+        terms["second_level"] = SecondLevelLoss(second_rate(model, segmenter), **together)
+        coefficients["second_level"] = SECOND_LEVEL_WEIGHT
+    return terms, coefficients
 
 
 class JointLoss(LossModule):
@@ -131,17 +145,10 @@ class JointLoss(LossModule):
             ['language_model', 'early_exit', 'ratio']
         """
         together = {"process_group": process_group}
-        terms: dict[str, Any] = {
-            "language_model": LanguageModelLoss(**together),
-            "early_exit": EarlyExitLoss(**together),
-        }
-        coefficients = {"language_model": language_model, "early_exit": early_exit, **segmenter.coefficients}
-        if model.config.second_level == "routing":
-            target = model.config.second_rate if segmenter.second_rate is None else segmenter.second_rate
-            terms["second_level"] = SecondLevelLoss(target, **together)
-            coefficients["second_level"] = SECOND_LEVEL_WEIGHT
+        weights = {"language_model": language_model, "early_exit": early_exit}
+        terms, coefficients = model_terms(model, segmenter, **weights, **together)
         terms |= {name: SegmenterLoss(name, **together) for name in segmenter.coefficients}
-        return cls(terms, coefficients)
+        return cls(terms, {**coefficients, **segmenter.coefficients})
 
     @classmethod
     def _of(

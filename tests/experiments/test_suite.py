@@ -24,7 +24,15 @@ from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.studies import suite, suite_page
 from rltok_rl.experiments.studies.equal_rates import OffsetActor, calibrate_threshold, policy_at_rate
 from rltok_rl.experiments.studies.learn_runs import evaluate, train_and_evaluate
-from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, Oracle, cell_config, drawn_bytes, even_rate
+from rltok_rl.experiments.studies.suite_entries import (
+    ESTIMATORS,
+    FIXED,
+    RECIPES,
+    Oracle,
+    cell_config,
+    drawn_bytes,
+    even_rate,
+)
 from rltok_rl.experiments.studies.suite_scores import (
     improvement_interval,
     interquartile_mean,
@@ -214,8 +222,7 @@ def test_every_entry_trains_with_the_sizes_and_the_rate_of_its_task(entry):
     whole = cell_config("nest", 3, entry, flops=1e9)
     assert whole.data.num_steps == 256 and whole.model.overrides["boundary_cap"] is None
     assert (whole.rate.control, whole.rate.coefficient, whole.rate.options) == ("binomial", 1.0, {})
-    recipe = entry.partition("@")[0] in ("paper", "released", "tuned", "ours")
-    assert recipe or whole.model.overrides["boundary_scale"] == 1.0  # policies learn at one speed
+    assert entry in RECIPES or whole.model.overrides["boundary_scale"] == 1.0  # policies learn at one speed
 
 
 def test_workers_end_with_a_killed_command(tmp_path):

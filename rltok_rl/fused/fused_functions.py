@@ -14,6 +14,9 @@ from torch.autograd.function import once_differentiable
 
 from rltok_rl.fused.launch import PARTS, launch
 
+SHORT_WINDOW = 16
+"""Up to this window, attention takes keys one by one; products of blocks are faster above."""
+
 
 def _rows(x: Tensor) -> Tensor:
     """[*L, D] to contiguous [n, D]."""
@@ -66,12 +69,12 @@ class _Heads(torch.autograd.Function):
         ctx: Any, x: Tensor, norm: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, channels: int, eps: float
     ) -> Tensor:
         from rltok_rl.fused.kernels.layer_rows import heads_part
+        from rltok_rl.fused.kernels.vectors import lanes_of
 
         rows, cos, sin = _rows(x), _rows(cos), _rows(sin)
-        out = rows.new_empty(len(rows), len(weight))
-        launch(heads_part, (rows, norm, _real(eps), weight, cos, sin, channels), (out,), len(rows))
+        out, ctx.half, ctx.eps = rows.new_empty(len(rows), len(weight)), lanes_of(channels // 2), eps
+        launch(heads_part, (rows, norm, _real(eps), weight, cos, sin, ctx.half), (out,), len(rows))
         ctx.save_for_backward(rows, norm, weight, cos, sin)
-        ctx.channels, ctx.eps = channels, eps
         return out.view(*x.shape[:-1], len(weight))
 
     @staticmethod
@@ -80,7 +83,7 @@ class _Heads(torch.autograd.Function):
         from rltok_rl.fused.kernels.layer_rows import heads_part_backward
 
         x, norm, weight, cos, sin = ctx.saved_tensors
-        grad_x, read = torch.empty_like(x), (_rows(grad), x, norm, _real(ctx.eps), weight, cos, sin, ctx.channels)
+        grad_x, read = torch.empty_like(x), (_rows(grad), x, norm, _real(ctx.eps), weight, cos, -sin, ctx.half)
         grad_norm, grad_weight = launch(heads_part_backward, read, (grad_x,), len(x), (norm, weight))
         return grad_x.view(*grad.shape[:-1], -1), grad_norm, grad_weight, None, None, None, None
 
@@ -128,25 +131,29 @@ def band_attention(qkv: Tensor, num_heads: int, window: int) -> Tensor:
 class _Band(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, num_heads: int, window: int) -> Tensor:
-        from rltok_rl.fused.kernels.band_rows import band_part
+        from rltok_rl.fused.kernels import band_blocks, band_rows
+        from rltok_rl.fused.kernels.vectors import lanes_of
 
         batch, length, width = qkv.shape
         qkv = qkv.contiguous().view(batch, length, 3, num_heads, width // 3 // num_heads)
-        out = qkv.new_empty(batch, length, num_heads, qkv.shape[-1])
-        launch(band_part, (qkv, window), (out,), batch, parts=min(batch, PARTS))
+        out, window = qkv.new_empty(batch, length, num_heads, qkv.shape[-1]), min(window, length)
+        ctx.short = window <= SHORT_WINDOW
+        ctx.options = (window, lanes_of(qkv.shape[-1])) if ctx.short else (window,)
+        part = band_rows.band_part if ctx.short else band_blocks.block_part
+        launch(part, (qkv, *ctx.options), (out,), batch, parts=min(batch, PARTS))
         ctx.save_for_backward(qkv)
-        ctx.window = window
         return out.view(batch, length, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        from rltok_rl.fused.kernels.band_rows import band_part_backward
+        from rltok_rl.fused.kernels import band_blocks, band_rows
 
         (qkv,) = ctx.saved_tensors
         grad_qkv = torch.empty_like(qkv)
         grad = grad.contiguous().view(*qkv.shape[:2], *qkv.shape[3:])
-        launch(band_part_backward, (grad, qkv, ctx.window), (grad_qkv,), len(qkv), parts=min(len(qkv), PARTS))
+        part = band_rows.band_part_backward if ctx.short else band_blocks.block_part_backward
+        launch(part, (grad, qkv, *ctx.options), (grad_qkv,), len(qkv), parts=min(len(qkv), PARTS))
         return grad_qkv.view(*qkv.shape[:2], -1), None, None
 
 

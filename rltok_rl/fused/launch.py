@@ -44,7 +44,8 @@ def launch(
 
     ``sums`` give the shapes of sums over rows, for example gradients of weights; every part adds to zeros of its own.
     """
-    parts = parts_of(num_rows) if parts is None else parts
+    threads = torch.get_num_threads()
+    parts = 1 if threads == 1 and not sums else parts_of(num_rows) if parts is None else parts
     block = BLOCK if num_rows > parts * BLOCK else 1
     edges = [min(num_rows, round(n * num_rows / parts / block) * block) for n in range(parts)] + [num_rows]
     sizes = [like.numel() for like in sums]
@@ -57,7 +58,6 @@ def launch(
     for n, row in enumerate(rows):
         mine = [row[end - size : end].reshape(like.shape) for like, size, end in zip(sums, sizes, last, strict=True)]
         calls.append((*arrays, *mine, edges[n], edges[n + 1]))
-    threads = torch.get_num_threads()
     if threads == 1 or parts == 1:
         for arguments in calls:
             kernel(*arguments)

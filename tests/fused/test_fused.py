@@ -16,7 +16,7 @@ from rltok_rl import fused
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.policy import soft_cap
 from rltok_rl.functional.returns import reverse_scan
-from rltok_rl.fused import choice, launch
+from rltok_rl.fused import choice, fused_functions, launch
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.attention import sliding_window_attention
 from rltok_rl.models.layers import RMSNorm, TransformerLayer, rotary
@@ -108,7 +108,7 @@ def _others(rows: tuple[int, ...], width: int) -> dict[str, Any]:
     for cap in (None, 5.0):
         ours = lambda x, w, cap=cap: fused.head_log_prob(x, w, targets, cap)  # noqa: E731
         operations[f"likelihood, cap {cap}"] = (ours, likelihood(cap), (x, head))
-    for window in (1, 4, 7, 1000):
+    for window in (1, 4, fused_functions.SHORT_WINDOW, 17, 70, 1000):
         ours = lambda qkv, window=window: fused.band_attention(qkv, 2, window)  # noqa: E731
         operations[f"attention, window {window}"] = (ours, band(window), (qkv,))
     return operations
@@ -182,7 +182,7 @@ def test_exponentials_to_the_last_digits():
         logits = x.double() if cap is None else soft_cap(x.double(), cap)
         ours = fused.head_log_prob(x, torch.eye(8), targets, cap).double()
         theirs = byte_log_prob(logits, targets)
-        assert ((ours - theirs).abs() <= 4e-7 * (1 + logits.abs().amax(-1))).all()
+        assert ((ours - theirs).abs() <= 5e-7 * (1 + logits.abs().amax(-1))).all()
 
 
 @each(size=[(1, 1, 1), (5, 3, 17), (128, 64, 192), (77, 130, 33)], add=[False, True])

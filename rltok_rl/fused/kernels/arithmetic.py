@@ -49,9 +49,7 @@ def inline(function: Callable[..., Any]) -> Any:
 
 @inline
 def exp_parts(x):
-    """Return p and s with ``exp(x) = s + s p``: ``s = 2^n``, ``p = exp(x - n ln 2) - 1``; x is cut to [-87, 88]."""
-    x = f32(-87.0) if x < f32(-87.0) else x
-    x = f32(88.0) if x > f32(88.0) else x
+    """Return p and s with ``exp(x) = s + s p``: ``s = 2^n``, ``p = exp(x - n ln 2) - 1``; x must lie in [-87, 88]."""
     n = np.rint(x * f32(1.4426950408889634))
     r = x - n * f32(0.693359375)  # ln 2 in two parts: the first product is exact
     r = r + n * f32(2.1219444005469057e-4)
@@ -67,8 +65,8 @@ def exp_parts(x):
 
 @inline
 def exp(x):
-    """Exponential."""
-    p, s = exp_parts(x)
+    """Exponential of numbers up to 88; those below -87 count as that."""
+    p, s = exp_parts(f32(-87.0) if x < f32(-87.0) else x)
     return s * p + s
 
 

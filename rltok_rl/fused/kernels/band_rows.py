@@ -1,147 +1,140 @@
-"""Causal attention inside a window: one query after the other, or matrix products where the window holds all places.
+"""Causal attention inside a short window: keys one by one, for a block of queries at a time.
 
-Shapes: B rows, T places, H heads, C channels.
+Shapes: B rows, T places, H heads, C channels, W places in the window, n queries of a block.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel, multiply, transpose
+from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel
+from rltok_rl.fused.kernels.vectors import add_scaled, clear, dot, prefetch
+
+QUERIES, AHEAD = 128, 16
+"""Queries of a block, and rows that are read in advance: heads are strided, which the processor does not foresee."""
 
 
 @inline
-def _weights(qkv, row, head, t, low, scale, out):
-    """Write the weights of keys low .. t for query t."""
-    channels, best = qkv.shape[4], f32(-np.inf)
-    for u in range(low, t + 1):
-        dot = f32(0.0)
-        for c in range(channels):
-            dot += qkv[row, t, 0, head, c] * qkv[row, u, 1, head, c]
-        out[u - low] = dot * scale
-    for j in range(t + 1 - low):
-        best = out[j] if out[j] > best else best
-    total = f32(0.0)
-    for j in range(t + 1 - low):
-        weight = exp(out[j] - best)
-        out[j] = weight
-        total += weight
-    share = f32(1.0) / total
-    for j in range(t + 1 - low):
-        out[j] *= share
+def _softmax(scores, first, sums):
+    """Turn scores [W, n] into weights; of query ``first + t``, place j is the key W - 1 - j before it."""
+    window, n = scores.shape
+    best, total = sums[0], sums[1]
+    for t in range(n):
+        best[t] = f32(-np.inf)
+    for j in range(window):
+        for t in range(n):
+            best[t] = scores[j, t] if scores[j, t] > best[t] else best[t]
+    for t in range(n):
+        total[t] = f32(0.0)
+    for j in range(window):
+        for t in range(n):
+            scores[j, t] = exp(scores[j, t] - best[t])
+        for t in range(min(n, window - 1 - j - first)):
+            scores[j, t] = f32(0.0)  # before the first key
+        for t in range(n):
+            total[t] += scores[j, t]
+    for t in range(n):
+        total[t] = f32(1.0) / total[t]
+    for j in range(window):
+        for t in range(n):
+            scores[j, t] *= total[t]
 
 
 @inline
-def _whole_weights(query, keys, scale, out):
-    """Write all weights [T, T], 0 at later keys, of queries [T, C] and keys [C, T]."""
-    length = len(out)
-    multiply(query, keys, out, False)
-    for t in range(length):
-        best, total = out[t, 0], f32(0.0)
-        for u in range(t + 1):
-            best = out[t, u] if out[t, u] > best else best
-        for u in range(t + 1):
-            weight = exp((out[t, u] - best) * scale)
-            out[t, u] = weight
-            total += weight
-        share = f32(1.0) / total
-        for u in range(t + 1):
-            out[t, u] *= share
-        for u in range(t + 1, length):
-            out[t, u] = f32(0.0)
+def _softmax_backward(weights, slopes, first, scale, mean):
+    """Turn gradients of weights [W, n] into those of products of queries and keys."""
+    window, n = weights.shape
+    for t in range(n):
+        mean[t] = f32(0.0)
+    for j in range(window):
+        for t in range(min(n, window - 1 - j - first)):
+            slopes[j, t] = f32(0.0)  # before the first key
+        for t in range(n):
+            mean[t] += weights[j, t] * slopes[j, t]
+    for j in range(window):
+        for t in range(n):
+            slopes[j, t] = weights[j, t] * (slopes[j, t] - mean[t]) * scale
 
 
 @inline
-def _whole_part(qkv, out, start, stop):
-    """As :func:`band_part`, for a window of at least T."""
-    length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
-    weights, keys = np.empty((length, length), np.float32), np.empty((channels, length), np.float32)
-    scale = f32(1.0) / np.sqrt(f32(channels))
-    for row in range(start, stop):
-        for head in range(heads):
-            transpose(qkv[row, :, 1, head], keys, False)
-            _whole_weights(qkv[row, :, 0, head], keys, scale, weights)
-            multiply(weights, qkv[row, :, 2, head], out[row, :, head], False)
+def _products(x, y, step_x, step_y, first, scale, lanes, out):
+    """Write ``scale`` times the products of rows of x, of queries, and of y, of the keys that each of them sees.
 
-
-@inline
-def _whole_part_backward(grad, qkv, grad_qkv, start, stop):
-    """As :func:`band_part_backward`, for a window of at least T."""
-    length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
-    weights, slopes = np.empty((length, length), np.float32), np.empty((length, length), np.float32)
-    square_t, columns = np.empty((length, length), np.float32), np.empty((channels, length), np.float32)
-    scale = f32(1.0) / np.sqrt(f32(channels))
-    for row in range(start, stop):
-        for head in range(heads):
-            query, key, value = qkv[row, :, 0, head], qkv[row, :, 1, head], qkv[row, :, 2, head]
-            above, to = grad[row, :, head], grad_qkv[row]
-            transpose(key, columns, False)
-            _whole_weights(query, columns, scale, weights)
-            transpose(value, columns, False)
-            multiply(above, columns, slopes, False)
-            for t in range(length):
-                mean = f32(0.0)
-                for u in range(length):
-                    mean += weights[t, u] * slopes[t, u]
-                for u in range(length):
-                    slopes[t, u] = weights[t, u] * (slopes[t, u] - mean) * scale
-            multiply(slopes, key, to[:, 0, head], False)
-            transpose(slopes, square_t, False)
-            multiply(square_t, query, to[:, 1, head], False)
-            transpose(weights, square_t, False)
-            multiply(square_t, above, to[:, 2, head], False)
+    x and y are the addresses of the first query's and the first key's row.
+    """
+    window, n = out.shape
+    for t in range(n):
+        unseen = max(0, window - 1 - first - t)
+        for j in range(unseen):
+            out[j, t] = f32(-np.inf)
+        prefetch(x + np.uintp(first + t + AHEAD) * step_x, lanes)
+        prefetch(y + np.uintp(first + t + AHEAD) * step_y, lanes)
+        row, other = x + np.uintp(first + t) * step_x, y + np.uintp(first + t + unseen + 1 - window) * step_y
+        for j in range(unseen, window):
+            out[j, t] = scale * dot(row, other, lanes)
+            other += step_y
 
 
 @kernel
-def band_part(qkv, window, out, start, stop):
-    """Attend in rows start .. stop: [B, T, 3, H, C] to [B, T, H, C]."""
-    if window >= qkv.shape[1]:
-        _whole_part(qkv, out, start, stop)
-        return
+def band_part(qkv, window, lanes, out, start, stop):
+    """Attend in rows start .. stop: [B, T, 3, H, C] to [B, T, H, C]; ``lanes`` are those of C."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
-    weights = np.empty(min(window, length), np.float32)
     scale = f32(1.0) / np.sqrt(f32(channels))
+    room, sums = np.empty((window, QUERIES), np.float32), np.empty((2, QUERIES), np.float32)
+    step_out = np.uintp(4 * heads * channels)
+    step = np.uintp(3) * step_out
     for row in range(start, stop):
         for head in range(heads):
-            for t in range(length):
-                low = max(0, t + 1 - window)
-                _weights(qkv, row, head, t, low, scale, weights)
-                for c in range(channels):
-                    out[row, t, head, c] = f32(0.0)
-                for u in range(low, t + 1):
-                    weight = weights[u - low]
-                    for c in range(channels):
-                        out[row, t, head, c] += weight * qkv[row, u, 2, head, c]
+            within = np.uintp(4 * head * channels)
+            query = np.uintp(qkv.ctypes.data) + np.uintp(row * length) * step + within
+            key, value = query + step_out, query + step_out + step_out
+            to = np.uintp(out.ctypes.data) + np.uintp(row * length) * step_out + within
+            for a in range(0, length, QUERIES):
+                weights = room[:, : min(QUERIES, length - a)]
+                _products(query, key, step, step, a, scale, lanes, weights)
+                _softmax(weights, a, sums)
+                for t in range(weights.shape[1]):
+                    unseen = max(0, window - 1 - a - t)
+                    mine, other = to + np.uintp(a + t) * step_out, value + np.uintp(a + t + unseen + 1 - window) * step
+                    prefetch(value + np.uintp(a + t + AHEAD) * step, lanes)
+                    clear(mine, lanes)
+                    for j in range(unseen, window):
+                        add_scaled(weights[j, t], other, mine, lanes)
+                        other += step
 
 
 @kernel
-def band_part_backward(grad, qkv, window, grad_qkv, start, stop):
+def band_part_backward(grad, qkv, window, lanes, grad_qkv, start, stop):
     """Write the gradients of queries, keys and values of rows start .. stop."""
-    if window >= qkv.shape[1]:
-        _whole_part_backward(grad, qkv, grad_qkv, start, stop)
-        return
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
-    weights, slopes = np.empty(min(window, length), np.float32), np.empty(min(window, length), np.float32)
     scale = f32(1.0) / np.sqrt(f32(channels))
-    flat = grad_qkv.reshape(-1)
-    for i in range(start * flat.size // len(grad_qkv), stop * flat.size // len(grad_qkv)):
-        flat[i] = f32(0.0)
+    room, sums = np.empty((2, window, QUERIES), np.float32), np.empty((2, QUERIES), np.float32)
+    step_grad = np.uintp(4 * heads * channels)
+    step = np.uintp(3) * step_grad
     for row in range(start, stop):
         for head in range(heads):
-            for t in range(length):
-                low = max(0, t + 1 - window)
-                _weights(qkv, row, head, t, low, scale, weights)
-                mean = f32(0.0)
-                for u in range(low, t + 1):
-                    dot = f32(0.0)
-                    for c in range(channels):
-                        dot += grad[row, t, head, c] * qkv[row, u, 2, head, c]
-                    slopes[u - low] = dot
-                    mean += weights[u - low] * dot
-                for u in range(low, t + 1):
-                    weight = weights[u - low]
-                    slope = weight * (slopes[u - low] - mean) * scale
-                    for c in range(channels):
-                        grad_qkv[row, t, 0, head, c] += slope * qkv[row, u, 1, head, c]
-                        grad_qkv[row, u, 1, head, c] += slope * qkv[row, t, 0, head, c]
-                        grad_qkv[row, u, 2, head, c] += weight * grad[row, t, head, c]
+            within = np.uintp(4 * head * channels)
+            at = np.uintp(row * length) * step + within
+            query, grad_query = np.uintp(qkv.ctypes.data) + at, np.uintp(grad_qkv.ctypes.data) + at
+            key, grad_key = query + step_grad, grad_query + step_grad
+            value, grad_value = key + step_grad, grad_key + step_grad
+            above = np.uintp(grad.ctypes.data) + np.uintp(row * length) * step_grad + within
+            for a in range(0, length, QUERIES):
+                n = min(QUERIES, length - a)
+                weights, slopes = room[0, :, :n], room[1, :, :n]
+                _products(query, key, step, step, a, scale, lanes, weights)
+                _softmax(weights, a, sums)
+                _products(above, value, step_grad, step, a, f32(1.0), lanes, slopes)
+                _softmax_backward(weights, slopes, a, scale, sums[0])
+                for t in range(n):
+                    unseen = max(0, window - 1 - a - t)
+                    mine, other = np.uintp(a + t) * step, np.uintp(a + t + unseen + 1 - window) * step
+                    mine_above = above + np.uintp(a + t) * step_grad
+                    clear(grad_query + mine, lanes)
+                    clear(grad_key + mine, lanes)
+                    clear(grad_value + mine, lanes)
+                    for j in range(unseen, window):
+                        add_scaled(slopes[j, t], key + other, grad_query + mine, lanes)
+                        add_scaled(slopes[j, t], query + mine, grad_key + other, lanes)
+                        add_scaled(weights[j, t], mine_above, grad_value + other, lanes)
+                        other += step

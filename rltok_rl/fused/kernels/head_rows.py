@@ -21,7 +21,7 @@ def _cap_row(row, cap):
     for j in range(len(row)):
         capped = cap * tanh(row[j] * factor)
         row[j] = capped
-        total += exp(capped)
+        total += exp(capped)  # wrong above LARGEST_CAP, where :func:`_log_sum` replaces it
     return np.log(total)
 
 

@@ -10,55 +10,48 @@ import numpy as np
 from rltok_rl.fused.kernels import BLOCK
 from rltok_rl.fused.kernels.arithmetic import add_outer, exp_parts, f32, inline, kernel, multiply, transpose, transposed
 from rltok_rl.fused.kernels.norm_rows import add_norm_rows, norm_rows, norm_rows_backward
+from rltok_rl.fused.kernels.vectors import rotate
 
 
 @inline
-def rotate_rows(qkv, out, first, cos, sin, channels, sign):
-    """Turn queries and keys, the first two thirds of [n, 3 D], and copy values; row 0 has the angles of ``first``."""
-    period, half, width = cos.shape[0], channels // 2, qkv.shape[1]
-    turned = 2 * (width // 3)
-    lower, upper = np.empty(half, np.float32), np.empty(half, np.float32)  # ``out`` may be ``qkv``: loops vectorise
+def rotate_rows(qkv, first, cos, sin, half):
+    """Turn queries and keys, the first two thirds of [n, 3 D], in place; row 0 has the angles of ``first``."""
+    period, size, width = cos.shape[0], cos.shape[1], qkv.shape[1]
+    row, step = np.uintp(qkv.ctypes.data), np.uintp(4 * size)
+    cosines, sines = np.uintp(cos.ctypes.data), np.uintp(sin.ctypes.data)
     for i in range(qkv.shape[0]):
-        row, to, angle = qkv[i], out[i], (first + i) % period
-        c, s = cos[angle], sin[angle]
-        for begin in range(0, turned, channels):
-            middle, end = begin + half, begin + channels
-            left, right, to_left, to_right = row[begin:middle], row[middle:end], to[begin:middle], to[middle:end]
-            for j in range(half):
-                lower[j] = left[j] * c[j] - sign * right[j] * s[j]
-                upper[j] = right[j] * c[j] + sign * left[j] * s[j]
-            for j in range(half):
-                to_left[j] = lower[j]
-            for j in range(half):
-                to_right[j] = upper[j]
-        for j in range(turned, width):
-            to[j] = row[j]
+        angle, left = np.uintp((first + i) % period) * step, row
+        for _ in range(width // 3 // size):  # twice D / C heads
+            rotate(left, left + step, cosines + angle, sines + angle, half)
+            left += step + step
+        row += np.uintp(4 * width)
 
 
 @kernel
-def heads_part(x, norm, eps, weight, cos, sin, channels, qkv, start, stop):
-    """Write rotated queries, keys and values of rows start .. stop."""
+def heads_part(x, norm, eps, weight, cos, sin, half, qkv, start, stop):
+    """Write rotated queries, keys and values of rows start .. stop; ``half`` are the lanes of C / 2."""
     normed, weight_t = np.empty((BLOCK, x.shape[1]), np.float32), transposed(weight)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         block = normed[: b - a]
         norm_rows(x[a:b], norm, eps, block)
         multiply(block, weight_t, qkv[a:b], False)
-        rotate_rows(qkv[a:b], qkv[a:b], a, cos, sin, channels, f32(1.0))
+        rotate_rows(qkv[a:b], a, cos, sin, half)
 
 
 @kernel
-def heads_part_backward(
-    grad_qkv, x, norm, eps, weight, cos, sin, channels, grad_x, grad_norm, grad_weight, start, stop
-):
-    """Write ``grad_x`` of rows start .. stop; add to the weights' gradients."""
+def heads_part_backward(grad_qkv, x, norm, eps, weight, cos, sin, half, grad_x, grad_norm, grad_weight, start, stop):
+    """Write ``grad_x`` of rows start .. stop; add to the weights' gradients. Angles are those that turn back."""
     normed, back = np.empty((BLOCK, x.shape[1]), np.float32), np.empty((BLOCK, x.shape[1]), np.float32)
     rotated, columns = np.empty((BLOCK, grad_qkv.shape[1]), np.float32), np.empty((x.shape[1], BLOCK), np.float32)
     total_t = np.zeros((x.shape[1], grad_qkv.shape[1]), np.float32)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         block, grad, inner = normed[: b - a], rotated[: b - a], back[: b - a]
-        rotate_rows(grad_qkv[a:b], grad, a, cos, sin, channels, f32(-1.0))
+        for i in range(b - a):
+            for j in range(grad_qkv.shape[1]):
+                grad[i, j] = grad_qkv[a + i, j]
+        rotate_rows(grad, a, cos, sin, half)
         norm_rows(x[a:b], norm, eps, block)
         add_outer(block, grad, columns, total_t)
         multiply(grad, weight, inner, False)

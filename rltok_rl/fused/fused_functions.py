@@ -123,38 +123,45 @@ class _Finish(torch.autograd.Function):
         return grads[0].view(grad.shape), grads[1].view(grad.shape), None, None, *sums
 
 
-def band_attention(qkv: Tensor, num_heads: int, window: int) -> Tensor:
-    """Attend to the last ``window`` places, the own one included: [B, T, 3 D] to [B, T, D]."""
-    return _Band.apply(qkv, num_heads, window)
+def band_attention(qkv: Tensor, num_heads: int, window: int, cap: float | None = None) -> Tensor:
+    """Attend to the last ``window`` places, the own one included, with soft-capped scores: [B, T, 3 D] to [B, T, D]."""
+    return _Band.apply(qkv, num_heads, window, cap)
 
 
 class _Band(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, num_heads: int, window: int) -> Tensor:
-        from rltok_rl.fused.kernels import band_blocks, band_rows
+    def forward(ctx: Any, qkv: Tensor, num_heads: int, window: int, cap: float | None) -> Tensor:
         from rltok_rl.fused.kernels.vectors import lanes_of
 
         batch, length, width = qkv.shape
         qkv = qkv.contiguous().view(batch, length, 3, num_heads, width // 3 // num_heads)
-        out, window = qkv.new_empty(batch, length, num_heads, qkv.shape[-1]), min(window, length)
-        ctx.short = window <= SHORT_WINDOW
-        ctx.options = (window, lanes_of(qkv.shape[-1])) if ctx.short else (window,)
-        part = band_rows.band_part if ctx.short else band_blocks.block_part
-        launch(part, (qkv, *ctx.options), (out,), batch, parts=min(batch, PARTS))
+        out, window, heads = (
+            qkv.new_empty(batch, length, num_heads, qkv.shape[-1]),
+            min(window, length),
+            batch * num_heads,
+        )
+        ctx.short = cap is None and window <= SHORT_WINDOW
+        ctx.options = window, lanes_of(qkv.shape[-1]) if ctx.short else _real(cap or 0.0)
+        launch(_band_kernels(ctx.short)[0], (qkv, *ctx.options), (out,), heads, parts=min(heads, PARTS))
         ctx.save_for_backward(qkv)
         return out.view(batch, length, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        from rltok_rl.fused.kernels import band_blocks, band_rows
-
         (qkv,) = ctx.saved_tensors
-        grad_qkv = torch.empty_like(qkv)
+        grad_qkv, heads = torch.empty_like(qkv), qkv.shape[0] * qkv.shape[3]
         grad = grad.contiguous().view(*qkv.shape[:2], *qkv.shape[3:])
-        part = band_rows.band_part_backward if ctx.short else band_blocks.block_part_backward
-        launch(part, (grad, qkv, *ctx.options), (grad_qkv,), len(qkv), parts=min(len(qkv), PARTS))
-        return grad_qkv.view(*qkv.shape[:2], -1), None, None
+        launch(_band_kernels(ctx.short)[1], (grad, qkv, *ctx.options), (grad_qkv,), heads, parts=min(heads, PARTS))
+        return grad_qkv.view(*qkv.shape[:2], -1), None, None, None
+
+
+def _band_kernels(short: bool) -> tuple[Any, Any]:
+    from rltok_rl.fused.kernels import band_blocks, band_rows
+
+    if short:
+        return band_rows.band_part, band_rows.band_part_backward
+    return band_blocks.block_part, band_blocks.block_part_backward
 
 
 def head_log_prob(x: Tensor, weight: Tensor, targets: Tensor, cap: float | None) -> Tensor:

@@ -186,11 +186,11 @@ class TransformerLayer(nn.Module):
         norm, weight, *after = weights
         heads, eps = self.attention.num_heads, self.mlp_norm.eps
         qkv = project_heads(x, norm, weight, *angles, 2 * angles.cos.shape[-1], eps)  # [*L, 3 D]
-        window = window_of(attend, qkv)
-        if window is None:
+        band = band_of(attend, qkv)
+        if band is None:
             attended = attend(*qkv.unflatten(-1, (3, heads, -1)).unbind(-3)).flatten(-2)
         else:
-            attended = band_attention(qkv, heads, window)
+            attended = band_attention(qkv, heads, **band)
         return finish_layer(x, attended, after, eps)
 
 
@@ -198,17 +198,14 @@ WINDOWED: set[Callable[..., Tensor]] = set()
 """Attention functions over [B, T, H, C] that see the last ``window`` places, or all without that argument."""
 TRACED: set[Callable[..., Tensor]] = set()
 """Attention functions of flat rows [L, H, C] that a compiler takes into the program of their layer."""
-LONGEST_WINDOW = 256
-"""Places that a fused query reads; more of them are cheaper as matrix products."""
 
 
-def window_of(attend: Attention, qkv: Tensor) -> int | None:
-    """Return the window of an attention that one fused operation computes on [B, T, 3 D], or None."""
+def band_of(attend: Attention, qkv: Tensor) -> dict[str, Any] | None:
+    """Return window and cap of an attention that one fused operation computes on [B, T, 3 D], or None."""
     if not isinstance(attend, partial) or attend.func not in WINDOWED or attend.args or qkv.dim() != 3:
         return None
     options = {"window": qkv.shape[1], **attend.keywords}
-    window = min(options.pop("window"), qkv.shape[1])
-    return window if window <= LONGEST_WINDOW and all(value is None for value in options.values()) else None
+    return options if options.pop("starts", None) is None else None
 
 
 def is_traced(attend: Attention) -> bool:

@@ -16,7 +16,8 @@ from rltok_rl import fused
 from rltok_rl.functional.likelihood import byte_log_prob
 from rltok_rl.functional.policy import soft_cap
 from rltok_rl.functional.returns import reverse_scan
-from rltok_rl.fused import choice, fused_functions, launch
+from rltok_rl.fused import choice, launch
+from rltok_rl.fused.fused_functions import SHORT_WINDOW
 from rltok_rl.models import UNet, preset
 from rltok_rl.models.attention import sliding_window_attention
 from rltok_rl.models.layers import RMSNorm, TransformerLayer, rotary
@@ -90,10 +91,10 @@ def _others(rows: tuple[int, ...], width: int) -> dict[str, Any]:
     x, norm, head = torch.randn(*rows, width), torch.randn(width), torch.randn(256, width)
     targets, qkv = torch.randint(256, rows), torch.randn(*rows, 3 * width)
 
-    def band(window: int) -> Callable[[Tensor], Tensor]:
+    def band(window: int, cap: float | None) -> Callable[[Tensor], Tensor]:
         def attend(qkv: Tensor) -> Tensor:
             heads = qkv.unflatten(-1, (3, 2, -1)).unbind(-3)
-            return sliding_window_attention(*heads, window=window).flatten(-2)
+            return sliding_window_attention(*heads, window=window, cap=cap).flatten(-2)
 
         return attend
 
@@ -108,9 +109,18 @@ def _others(rows: tuple[int, ...], width: int) -> dict[str, Any]:
     for cap in (None, 5.0):
         ours = lambda x, w, cap=cap: fused.head_log_prob(x, w, targets, cap)  # noqa: E731
         operations[f"likelihood, cap {cap}"] = (ours, likelihood(cap), (x, head))
-    for window in (1, 4, fused_functions.SHORT_WINDOW, 17, 70, 1000):
-        ours = lambda qkv, window=window: fused.band_attention(qkv, 2, window)  # noqa: E731
-        operations[f"attention, window {window}"] = (ours, band(window), (qkv,))
+    for window, cap in [
+        (1, None),
+        (4, None),
+        (SHORT_WINDOW, None),
+        (17, None),
+        (70, None),
+        (1000, None),
+        (4, 2.0),
+        (70, 2.0),
+    ]:
+        ours = lambda qkv, window=window, cap=cap: fused.band_attention(qkv, 2, window, cap)  # noqa: E731
+        operations[f"attention, window {window}, cap {cap}"] = (ours, band(window, cap), (qkv,))
     return operations
 
 
@@ -283,6 +293,7 @@ def test_models_are_equal_up_to_rounding(options, kernels):
     ours = _step(model)
     assert {"heads_part", "finish_part_backward", "head_part_backward"} <= set(kernels)
     assert ("band_part" in kernels) == (options != "capped attention")
+    assert "block_part_backward" in kernels or options != "capped attention"
     kernels.clear()
     with fused.fused(False):
         theirs = _step(model)

@@ -7,25 +7,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from rltok_rl.fused.kernels.arithmetic import add_outer, exp, f32, inline, kernel, multiply, transpose
+from rltok_rl.fused.kernels.arithmetic import add_outer, exp, f32, inline, kernel, multiply, tanh, transpose
 
 QUERIES = 64
 """Queries of a block. More see more keys in vain, fewer make smaller products."""
 
 
 @inline
-def _softmax(scores, unseen, window, scale):
-    """Turn scores [n, m] into weights; row i sees ``window`` keys up to number ``unseen + i``, those there are."""
+def _softmax(scores, slopes, unseen, window, scale, cap):
+    """Turn products [n, m] into weights; row i sees ``window`` keys up to number ``unseen + i``, those there are.
+
+    Writes the slopes of the soft cap, if there is one (``cap`` is not 0).
+    """
     for i in range(scores.shape[0]):
         end = unseen + i + 1
         begin = max(0, end - window)
+        if cap > 0:
+            for j in range(end):
+                t = tanh(scores[i, j] * (scale / cap))
+                scores[i, j] = t * cap
+                slopes[i, j] = f32(1.0) - t * t
+        else:
+            for j in range(end):
+                scores[i, j] *= scale
         for j in range(begin):
             scores[i, j] = f32(-np.inf)
         best, total = f32(-np.inf), f32(0.0)
         for j in range(end):
             best = scores[i, j] if scores[i, j] > best else best
         for j in range(end):
-            weight = exp((scores[i, j] - best) * scale)
+            weight = exp(scores[i, j] - best)
             scores[i, j] = weight
             total += weight
         share = f32(1.0) / total
@@ -37,50 +48,62 @@ def _softmax(scores, unseen, window, scale):
             scores[i, j] = f32(0.0)
 
 
+@inline
+def _softmax_backward(weights, grad, slopes, scale, cap):
+    """Turn gradients of weights [n, m] into those of products."""
+    for i in range(weights.shape[0]):
+        mean = f32(0.0)
+        for j in range(weights.shape[1]):
+            mean += weights[i, j] * grad[i, j]
+        for j in range(weights.shape[1]):
+            grad[i, j] = weights[i, j] * (grad[i, j] - mean) * scale
+        if cap > 0:
+            for j in range(weights.shape[1]):
+                grad[i, j] *= slopes[i, j]
+
+
 @kernel
-def block_part(qkv, window, out, start, stop):
-    """Attend in rows start .. stop: [B, T, 3, H, C] to [B, T, H, C]."""
+def block_part(qkv, window, cap, out, start, stop):
+    """Attend in heads start .. stop of all rows' heads: [B, T, 3, H, C] to [B, T, H, C]; cap 0 is none."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
-    room = np.empty((QUERIES, min(length, QUERIES + window - 1)), np.float32)
+    room = np.zeros((2, QUERIES, min(length, QUERIES + window - 1)), np.float32)
     keys, scale = np.empty((channels, length), np.float32), f32(1.0) / np.sqrt(f32(channels))
-    for row in range(start, stop):
-        for head in range(heads):
-            transpose(qkv[row, :, 1, head], keys, False)
-            for a in range(0, length, QUERIES):
-                b, low = min(a + QUERIES, length), max(0, a + 1 - window)
-                weights = room[: b - a, : b - low]
-                multiply(qkv[row, a:b, 0, head], keys[:, low:b], weights, False)
-                _softmax(weights, a - low, window, scale)
-                multiply(weights, qkv[row, low:b, 2, head], out[row, a:b, head], False)
+    for n in range(start, stop):
+        row, head = n // heads, n % heads
+        transpose(qkv[row, :, 1, head], keys, False)
+        for a in range(0, length, QUERIES):
+            b, low = min(a + QUERIES, length), max(0, a + 1 - window)
+            weights = room[0, : b - a, : b - low]
+            multiply(qkv[row, a:b, 0, head], keys[:, low:b], weights, False)
+            _softmax(weights, room[1], a - low, window, scale, cap)
+            multiply(weights, qkv[row, low:b, 2, head], out[row, a:b, head], False)
 
 
 @kernel
-def block_part_backward(grad, qkv, window, grad_qkv, start, stop):
-    """Write the gradients of queries, keys and values of rows start .. stop."""
+def block_part_backward(grad, qkv, window, cap, grad_qkv, start, stop):
+    """Write the gradients of queries, keys and values of heads start .. stop of all rows' heads."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
-    most, flat = min(length, QUERIES + window - 1), grad_qkv.reshape(-1)
-    room, columns = np.empty((2, QUERIES, most), np.float32), np.empty((most, QUERIES), np.float32)
+    most = min(length, QUERIES + window - 1)
+    room, columns = np.zeros((3, QUERIES, most), np.float32), np.empty((most, QUERIES), np.float32)
     keys, values = np.empty((channels, length), np.float32), np.empty((channels, length), np.float32)
     scale = f32(1.0) / np.sqrt(f32(channels))
-    for i in range(start * flat.size // len(qkv), stop * flat.size // len(qkv)):
-        flat[i] = f32(0.0)
-    for row in range(start, stop):
-        for head in range(heads):
-            transpose(qkv[row, :, 1, head], keys, False)
-            transpose(qkv[row, :, 2, head], values, False)
-            for a in range(0, length, QUERIES):
-                b, low = min(a + QUERIES, length), max(0, a + 1 - window)
-                weights, slopes = room[0, : b - a, : b - low], room[1, : b - a, : b - low]
-                query, above = qkv[row, a:b, 0, head], grad[row, a:b, head]
-                multiply(query, keys[:, low:b], weights, False)
-                _softmax(weights, a - low, window, scale)
-                multiply(above, values[:, low:b], slopes, False)
-                for i in range(b - a):
-                    mean = f32(0.0)
-                    for j in range(b - low):
-                        mean += weights[i, j] * slopes[i, j]
-                    for j in range(b - low):
-                        slopes[i, j] = weights[i, j] * (slopes[i, j] - mean) * scale
-                multiply(slopes, qkv[row, low:b, 1, head], grad_qkv[row, a:b, 0, head], False)
-                add_outer(slopes, query, columns[: b - low], grad_qkv[row, low:b, 1, head])
-                add_outer(weights, above, columns[: b - low], grad_qkv[row, low:b, 2, head])
+    for n in range(start, stop):
+        row, head = n // heads, n % heads
+        for t in range(length):
+            for c in range(channels):
+                grad_qkv[row, t, 1, head, c] = f32(0.0)
+            for c in range(channels):
+                grad_qkv[row, t, 2, head, c] = f32(0.0)
+        transpose(qkv[row, :, 1, head], keys, False)
+        transpose(qkv[row, :, 2, head], values, False)
+        for a in range(0, length, QUERIES):
+            b, low = min(a + QUERIES, length), max(0, a + 1 - window)
+            weights, inner, slopes = room[0, : b - a, : b - low], room[1, : b - a, : b - low], room[2]
+            query, above = qkv[row, a:b, 0, head], grad[row, a:b, head]
+            multiply(query, keys[:, low:b], weights, False)
+            _softmax(weights, slopes, a - low, window, scale, cap)
+            multiply(above, values[:, low:b], inner, False)
+            _softmax_backward(weights, inner, slopes, scale, cap)
+            multiply(inner, qkv[row, low:b, 1, head], grad_qkv[row, a:b, 0, head], False)
+            add_outer(inner, query, columns[: b - low], grad_qkv[row, low:b, 1, head])
+            add_outer(weights, above, columns[: b - low], grad_qkv[row, low:b, 2, head])

@@ -77,64 +77,64 @@ def _products(x, y, step_x, step_y, first, scale, lanes, out):
 
 @kernel
 def band_part(qkv, window, lanes, out, start, stop):
-    """Attend in rows start .. stop: [B, T, 3, H, C] to [B, T, H, C]; ``lanes`` are those of C."""
+    """Attend in heads start .. stop of all rows' heads: [B, T, 3, H, C] to [B, T, H, C]; ``lanes`` are those of C."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
     scale = f32(1.0) / np.sqrt(f32(channels))
     room, sums = np.empty((window, QUERIES), np.float32), np.empty((2, QUERIES), np.float32)
     step_out = np.uintp(4 * heads * channels)
     step = np.uintp(3) * step_out
-    for row in range(start, stop):
-        for head in range(heads):
-            within = np.uintp(4 * head * channels)
-            query = np.uintp(qkv.ctypes.data) + np.uintp(row * length) * step + within
-            key, value = query + step_out, query + step_out + step_out
-            to = np.uintp(out.ctypes.data) + np.uintp(row * length) * step_out + within
-            for a in range(0, length, QUERIES):
-                weights = room[:, : min(QUERIES, length - a)]
-                _products(query, key, step, step, a, scale, lanes, weights)
-                _softmax(weights, a, sums)
-                for t in range(weights.shape[1]):
-                    unseen = max(0, window - 1 - a - t)
-                    mine, other = to + np.uintp(a + t) * step_out, value + np.uintp(a + t + unseen + 1 - window) * step
-                    prefetch(value + np.uintp(a + t + AHEAD) * step, lanes)
-                    clear(mine, lanes)
-                    for j in range(unseen, window):
-                        add_scaled(weights[j, t], other, mine, lanes)
-                        other += step
+    for n in range(start, stop):
+        row, head = n // heads, n % heads
+        within = np.uintp(4 * head * channels)
+        query = np.uintp(qkv.ctypes.data) + np.uintp(row * length) * step + within
+        key, value = query + step_out, query + step_out + step_out
+        to = np.uintp(out.ctypes.data) + np.uintp(row * length) * step_out + within
+        for a in range(0, length, QUERIES):
+            weights = room[:, : min(QUERIES, length - a)]
+            _products(query, key, step, step, a, scale, lanes, weights)
+            _softmax(weights, a, sums)
+            for t in range(weights.shape[1]):
+                unseen = max(0, window - 1 - a - t)
+                mine, other = to + np.uintp(a + t) * step_out, value + np.uintp(a + t + unseen + 1 - window) * step
+                prefetch(value + np.uintp(a + t + AHEAD) * step, lanes)
+                clear(mine, lanes)
+                for j in range(unseen, window):
+                    add_scaled(weights[j, t], other, mine, lanes)
+                    other += step
 
 
 @kernel
 def band_part_backward(grad, qkv, window, lanes, grad_qkv, start, stop):
-    """Write the gradients of queries, keys and values of rows start .. stop."""
+    """Write the gradients of queries, keys and values of heads start .. stop of all rows' heads."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
     scale = f32(1.0) / np.sqrt(f32(channels))
     room, sums = np.empty((2, window, QUERIES), np.float32), np.empty((2, QUERIES), np.float32)
     step_grad = np.uintp(4 * heads * channels)
     step = np.uintp(3) * step_grad
-    for row in range(start, stop):
-        for head in range(heads):
-            within = np.uintp(4 * head * channels)
-            at = np.uintp(row * length) * step + within
-            query, grad_query = np.uintp(qkv.ctypes.data) + at, np.uintp(grad_qkv.ctypes.data) + at
-            key, grad_key = query + step_grad, grad_query + step_grad
-            value, grad_value = key + step_grad, grad_key + step_grad
-            above = np.uintp(grad.ctypes.data) + np.uintp(row * length) * step_grad + within
-            for a in range(0, length, QUERIES):
-                n = min(QUERIES, length - a)
-                weights, slopes = room[0, :, :n], room[1, :, :n]
-                _products(query, key, step, step, a, scale, lanes, weights)
-                _softmax(weights, a, sums)
-                _products(above, value, step_grad, step, a, f32(1.0), lanes, slopes)
-                _softmax_backward(weights, slopes, a, scale, sums[0])
-                for t in range(n):
-                    unseen = max(0, window - 1 - a - t)
-                    mine, other = np.uintp(a + t) * step, np.uintp(a + t + unseen + 1 - window) * step
-                    mine_above = above + np.uintp(a + t) * step_grad
-                    clear(grad_query + mine, lanes)
-                    clear(grad_key + mine, lanes)
-                    clear(grad_value + mine, lanes)
-                    for j in range(unseen, window):
-                        add_scaled(slopes[j, t], key + other, grad_query + mine, lanes)
-                        add_scaled(slopes[j, t], query + mine, grad_key + other, lanes)
-                        add_scaled(weights[j, t], mine_above, grad_value + other, lanes)
-                        other += step
+    for n in range(start, stop):
+        row, head = n // heads, n % heads
+        within = np.uintp(4 * head * channels)
+        at = np.uintp(row * length) * step + within
+        query, grad_query = np.uintp(qkv.ctypes.data) + at, np.uintp(grad_qkv.ctypes.data) + at
+        key, grad_key = query + step_grad, grad_query + step_grad
+        value, grad_value = key + step_grad, grad_key + step_grad
+        above = np.uintp(grad.ctypes.data) + np.uintp(row * length) * step_grad + within
+        for a in range(0, length, QUERIES):
+            m = min(QUERIES, length - a)
+            weights, slopes = room[0, :, :m], room[1, :, :m]
+            _products(query, key, step, step, a, scale, lanes, weights)
+            _softmax(weights, a, sums)
+            _products(above, value, step_grad, step, a, f32(1.0), lanes, slopes)
+            _softmax_backward(weights, slopes, a, scale, sums[0])
+            for t in range(m):
+                unseen = max(0, window - 1 - a - t)
+                mine, other = np.uintp(a + t) * step, np.uintp(a + t + unseen + 1 - window) * step
+                mine_above = above + np.uintp(a + t) * step_grad
+                clear(grad_query + mine, lanes)
+                clear(grad_key + mine, lanes)
+                clear(grad_value + mine, lanes)
+                for j in range(unseen, window):
+                    add_scaled(slopes[j, t], key + other, grad_query + mine, lanes)
+                    add_scaled(slopes[j, t], query + mine, grad_key + other, lanes)
+                    add_scaled(weights[j, t], mine_above, grad_value + other, lanes)
+                    other += step

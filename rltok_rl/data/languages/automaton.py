@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from typing import Any
@@ -88,13 +89,16 @@ class Automaton(Language):
     def draw_ids(self, num_rows: int, length: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw fresh texts, [num_rows, length] int64."""
         uniforms = torch.rand(num_rows, length, generator=generator, dtype=torch.float64)
-        below, state = self._chance.cumsum(1), torch.zeros(num_rows, dtype=torch.int64)
+        below = self._chance.cumsum(1)
         below[:, -1] = 1.0
-        symbols = torch.empty(num_rows, length, dtype=torch.int64)
-        for t in range(length):
-            symbols[:, t] = (below[state] <= uniforms[:, t, None]).sum(1)
-            state = self._next[state, symbols[:, t]]
-        return torch.tensor(self._bytes)[symbols]
+        limits, following, symbols = below.tolist(), self._next.tolist(), []
+        for row in uniforms.tolist():  # plain numbers: faster than tensors of a few rows
+            state = 0
+            for uniform in row:
+                symbol = bisect_right(limits[state], uniform)
+                symbols.append(symbol)
+                state = following[state][symbol]
+        return torch.tensor(self._bytes)[torch.tensor(symbols, dtype=torch.int64).view(num_rows, length)]
 
     def optimal_boundaries(self, byte_ids: Tensor) -> Tensor:
         """Return where tokens should end, [*B, T] bool; the first column is True."""

@@ -16,6 +16,8 @@ from rltok_rl.viz.style import INK, OURS, PALE, QUIET, RunStyle, plain_figures, 
 
 COLUMNS = 5
 """Panels in a row of learning curves."""
+LOWEST = -1.0
+"""Least score in the figure of costs."""
 
 
 def draw_all(
@@ -137,7 +139,10 @@ def draw_curves(
 def draw_cost(
     plt: Any, results: Sequence[Mapping[str, Any]], rows: pd.DataFrame, styles: Mapping[str, RunStyle]
 ) -> Any:
-    """Draw the mean score of all learnable cells during training, against total FLOPs and CPU seconds."""
+    """Draw the mean score of all learnable cells during training, against total FLOPs and CPU seconds.
+
+    Scores below ``LOWEST`` count as that: untrained models are far below, and so is ``switch`` before its change.
+    """
     ends = {
         (task, grade): (uniform, oracle)
         for task, grade, uniform, oracle in rows[rows.learnable][["task", "grade", UNIFORM, ORACLE]].itertuples(
@@ -152,15 +157,18 @@ def draw_cost(
                 [
                     (
                         [scale * snapshot[unit] for snapshot in cell["looks"]],
-                        [relative_score(snap["share"], *ends[cell["task"], cell["grade"]]) for snap in cell["looks"]],
+                        [
+                            max(LOWEST, relative_score(snap["share"], *ends[cell["task"], cell["grade"]]))
+                            for snap in cell["looks"]
+                        ],
                     )
                     for cell in runs
                 ]
             )
             axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.3, label=entry)
-    ends_at = [line.get_ydata()[-1] for line in panels[0].lines if len(line.get_ydata())]
-    panels[0].set_ylim(min([*ends_at, 0.0]) - 0.05, 1.05)  # scores before training are far below
-    panels[0].set(xlabel="total GFLOPs", ylabel="mean score, whatever the rate")
+    panels[0].set(
+        xlabel="total GFLOPs", ylabel=f"mean score, at least {LOWEST:g}, whatever the rate", ylim=(None, 1.05)
+    )
     panels[1].set(xlabel="CPU seconds of training")
     panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5)
     return figure

@@ -202,7 +202,7 @@ def train_and_evaluate(
         if by_flops:
             evaluations[-1]["total_flops"] = trainer.total_flops_done
         if signal_batches and (signal := policy_signal(trainer, signal_batches)) is not None:
-            evaluations[-1]["signal"] = signal
+            evaluations[-1]["signal"] = round(signal, 4)
         after_evaluation(evaluations[-1], trainer.fraction_done if by_flops else trainer.updates / total)
         start = time.process_time()
 

@@ -54,6 +54,7 @@ def page(results: Path, linked_from: Path) -> str:
     ]
     parts += [_over_seeds(path, linked_from) for path in sorted(results.rglob(TABLE))]
     parts += [_runs(group, linked_from) for group in groups]
+    parts += [_suite(path, linked_from) for path in sorted(results.rglob("suite.json"))]
     parts += _studies(results, linked_from)
     return "\n\n".join(parts) + "\n"
 
@@ -132,6 +133,26 @@ def _line(row: dict[str, Any], best: dict[str, Any] | None, bold: bool, linked_f
     name = f"[{run.name}]({link(run.path / 'report.md', linked_from)})"
     amounts = f"{row['parameters']:,}", with_unit(row["bytes"], "B"), str(row["seed"])
     return [*system_cells(name, row, above, bold=bold), *amounts]
+
+
+def _suite(path: Path, linked_from: Path) -> str:
+    """The section of a table of the boundary suite."""
+    content = read_json(path, MOST_STATE)
+    body = []
+    for entry, scores in content["summary"].items():
+        middle, interval = scores["iqm"], scores["interval"]
+        limits = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+        texts = ["-" if value is None else f"{value:.3f}" for value in (middle, scores["mean"])]
+        body.append([f"`{entry}`", texts[0] + limits, texts[1], str(scores["cells"]), str(scores["forfeited"])])
+    return "\n\n".join(
+        [
+            f"## Boundary suite: {path.parent.name}",
+            f"More in [{path.stem}.md]({link(path.with_suffix('.md'), linked_from)}). Scores are 0 for evenly spaced "
+            f"boundaries and 1 for the best ones; IQM is their interquartile mean with a 95 % interval. "
+            f"`{content['command']}`",
+            markdown(("entry", "IQM", "mean", "cells", "forfeited"), body),
+        ]
+    )
 
 
 def _studies(results: Path, linked_from: Path) -> list[str]:

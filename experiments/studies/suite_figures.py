@@ -16,8 +16,8 @@ from rltok_rl.viz.style import INK, OURS, PALE, QUIET, RunStyle, plain_figures, 
 
 COLUMNS = 5
 """Panels in a row of learning curves."""
-LOWEST = -1.0
-"""Least score in the figure of costs."""
+LEAST_SCORE = -1.0
+"""Scores below this are drawn as this in the figure of costs."""
 
 
 def draw_all(
@@ -141,7 +141,7 @@ def draw_cost(
 ) -> Any:
     """Draw the mean score of all learnable cells during training, against total FLOPs and CPU seconds.
 
-    Scores below ``LOWEST`` count as that: untrained models are far below, and so is ``switch`` before its change.
+    Scores below ``LEAST_SCORE`` count as that: of untrained models, and of ``switch`` before its language changes.
     """
     ends = {
         (task, grade): (uniform, oracle)
@@ -158,7 +158,7 @@ def draw_cost(
                     (
                         [scale * snapshot[unit] for snapshot in cell["looks"]],
                         [
-                            max(LOWEST, relative_score(snap["share"], *ends[cell["task"], cell["grade"]]))
+                            np.maximum(LEAST_SCORE, relative_score(snap["share"], *ends[cell["task"], cell["grade"]]))
                             for snap in cell["looks"]
                         ],
                     )
@@ -167,7 +167,7 @@ def draw_cost(
             )
             axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.3, label=entry)
     panels[0].set(
-        xlabel="total GFLOPs", ylabel=f"mean score, at least {LOWEST:g}, whatever the rate", ylim=(None, 1.05)
+        xlabel="total GFLOPs", ylabel=f"mean score, each at least {LEAST_SCORE:g}; rates ignored", ylim=(None, 1.05)
     )
     panels[1].set(xlabel="CPU seconds of training")
     panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5)

@@ -162,7 +162,7 @@ def read_signal(rows: pd.DataFrame) -> list[str]:
 def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, missing: int = 0) -> str:
     """Write ``suite.md``, ``suite.json`` and the figures; return the page.
 
-    ``suite.json`` has the statistics of entries and, as ``columns`` and ``data``, a row of numbers per cell.
+    ``suite.json`` has the statistics of entries, and columns and rows of a table of cells.
     """
     rows = score_cells(results)
     summary = summarise(rows)
@@ -210,7 +210,7 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
     lines += ["## Learning curves", "Bands are standard deviations over seeds.", "![Learning curves](curves.png)"]
     page = "\n\n".join(lines) + "\n"
     out.mkdir(parents=True, exist_ok=True)
-    content = {"command": command, "summary": summary, **rows.round(4).to_dict("split", index=False)}
+    content = {"command": command, "summary": summary, "cells": rows.round(4).to_dict("split", index=False)}
     replace_text(out / "suite.json", json.dumps(without_nan(content), default=list, separators=(",", ":")) + "\n")
     suite_figures.draw_all(results, rows, summary, out)
     replace_text(out / "suite.md", page)

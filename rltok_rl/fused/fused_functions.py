@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from rltok_rl.fused.launch import PARTS, launch
 
 SHORT_WINDOW = 16
-"""Up to this window, attention takes keys one by one; products of blocks are faster above."""
+"""Largest window whose keys are taken one by one; above, products of blocks are faster."""
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -53,27 +53,23 @@ class _Norm(torch.autograd.Function):
         return grad_x.view(grad.shape), grad_weight, None
 
 
-def project_heads(
-    x: Tensor, norm: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, channels: int, eps: float
-) -> Tensor:
-    """Normalise [*L, D], project to [*L, 3 D], and rotate queries and keys in heads of C ``channels``.
+def project_heads(x: Tensor, norm: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    """Normalise [*L, D], project to [*L, 3 D], and rotate queries and keys.
 
-    Angles [*M, 1, C / 2] repeat along the first dimensions of L.
+    Angles [*M, 1, C / 2] repeat along the first dimensions of L; C is the size of a head.
     """
-    return _Heads.apply(x, norm, weight, cos, sin, channels, eps)
+    return _Heads.apply(x, norm, weight, cos, sin, eps)
 
 
 class _Heads(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, norm: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, channels: int, eps: float
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, norm: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
         from rltok_rl.fused.kernels.layer_rows import heads_part
         from rltok_rl.fused.kernels.vectors import lanes_of
 
         rows, cos, sin = _rows(x), _rows(cos), _rows(sin)
-        out, ctx.half, ctx.eps = rows.new_empty(len(rows), len(weight)), lanes_of(channels // 2), eps
-        launch(heads_part, (rows, norm, _real(eps), weight, cos, sin, ctx.half), (out,), len(rows))
+        out, ctx.half_lanes, ctx.eps = rows.new_empty(len(rows), len(weight)), lanes_of(cos.shape[-1]), eps
+        launch(heads_part, (rows, norm, _real(eps), weight, cos, sin, ctx.half_lanes), (out,), len(rows))
         ctx.save_for_backward(rows, norm, weight, cos, sin)
         return out.view(*x.shape[:-1], len(weight))
 
@@ -83,9 +79,9 @@ class _Heads(torch.autograd.Function):
         from rltok_rl.fused.kernels.layer_rows import heads_part_backward
 
         x, norm, weight, cos, sin = ctx.saved_tensors
-        grad_x, read = torch.empty_like(x), (_rows(grad), x, norm, _real(ctx.eps), weight, cos, -sin, ctx.half)
+        grad_x, read = torch.empty_like(x), (_rows(grad), x, norm, _real(ctx.eps), weight, cos, -sin, ctx.half_lanes)
         grad_norm, grad_weight = launch(heads_part_backward, read, (grad_x,), len(x), (norm, weight))
-        return grad_x.view(*grad.shape[:-1], -1), grad_norm, grad_weight, None, None, None, None
+        return grad_x.view(*grad.shape[:-1], -1), grad_norm, grad_weight, None, None, None
 
 
 def finish_layer(x: Tensor, attended: Tensor, weights: Sequence[Tensor], eps: float) -> Tensor:
@@ -124,7 +120,11 @@ class _Finish(torch.autograd.Function):
 
 
 def band_attention(qkv: Tensor, num_heads: int, window: int, cap: float | None = None) -> Tensor:
-    """Attend to the last ``window`` places, the own one included, with soft-capped scores: [B, T, 3 D] to [B, T, D]."""
+    """Attend to the last ``window`` places, the own one included: [B, T, 3 D] to [B, T, D]; ``cap`` caps scores."""
+    if window < 1:
+        raise ValueError(f"window must be at least 1 (a byte sees itself), got {window}")
+    if qkv.dtype != torch.float32:
+        raise TypeError(f"qkv must be float32, got {qkv.dtype}")
     return _Band.apply(qkv, num_heads, window, cap)
 
 
@@ -135,13 +135,11 @@ class _Band(torch.autograd.Function):
 
         batch, length, width = qkv.shape
         qkv = qkv.contiguous().view(batch, length, 3, num_heads, width // 3 // num_heads)
-        out, window, heads = (
-            qkv.new_empty(batch, length, num_heads, qkv.shape[-1]),
-            min(window, length),
-            batch * num_heads,
-        )
+        out = qkv.new_empty(batch, length, num_heads, qkv.shape[-1])
+        window, heads = min(window, length), batch * num_heads
         ctx.short = cap is None and window <= SHORT_WINDOW
-        ctx.options = window, lanes_of(qkv.shape[-1]) if ctx.short else _real(cap or 0.0)
+        last = lanes_of(qkv.shape[-1]) if ctx.short else _real(cap or 0.0)
+        ctx.options = (window, last)
         launch(_band_kernels(ctx.short)[0], (qkv, *ctx.options), (out,), heads, parts=min(heads, PARTS))
         ctx.save_for_backward(qkv)
         return out.view(batch, length, -1)

@@ -1,6 +1,7 @@
 """Run kernels on parts of rows, on as many threads as torch uses.
 
-Parts depend on the number of rows alone and their sums are added in order: results do not depend on threads.
+Sums over rows are those of parts that depend on the number of rows alone, added in order, and other kernels take every
+row alone: results do not depend on threads.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def launch(
     ``sums`` give the shapes of sums over rows, for example gradients of weights; every part adds to zeros of its own.
     """
     threads = torch.get_num_threads()
-    parts = 1 if threads == 1 and not sums else parts_of(num_rows) if parts is None else parts
+    if threads == 1 and not sums:
+        parts = 1  # parts share nothing: one call is cheapest
+    elif parts is None:
+        parts = parts_of(num_rows)
     block = BLOCK if num_rows > parts * BLOCK else 1
     edges = [min(num_rows, round(n * num_rows / parts / block) * block) for n in range(parts)] + [num_rows]
     sizes = [like.numel() for like in sums]

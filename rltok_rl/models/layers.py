@@ -185,7 +185,7 @@ class TransformerLayer(nn.Module):
         """[*L, D] to [*L, D], with :meth:`fused_weights`."""
         norm, weight, *after = weights
         heads, eps = self.attention.num_heads, self.mlp_norm.eps
-        qkv = project_heads(x, norm, weight, *angles, 2 * angles.cos.shape[-1], eps)  # [*L, 3 D]
+        qkv = project_heads(x, norm, weight, *angles, eps)  # [*L, 3 D]
         band = band_of(attend, qkv)
         if band is None:
             attended = attend(*qkv.unflatten(-1, (3, heads, -1)).unbind(-3)).flatten(-2)
@@ -195,17 +195,18 @@ class TransformerLayer(nn.Module):
 
 
 WINDOWED: set[Callable[..., Tensor]] = set()
-"""Attention functions over [B, T, H, C] that see the last ``window`` places, or all without that argument."""
+"""Attention functions over [B, T, H, C] that see the last ``window`` places (all without it), capped by ``cap``."""
 TRACED: set[Callable[..., Tensor]] = set()
 """Attention functions of flat rows [L, H, C] that a compiler takes into the program of their layer."""
 
 
 def band_of(attend: Attention, qkv: Tensor) -> dict[str, Any] | None:
-    """Return window and cap of an attention that one fused operation computes on [B, T, 3 D], or None."""
+    """Return ``window`` and ``cap`` of an attention that :func:`band_attention` computes on [B, T, 3 D], or None."""
     if not isinstance(attend, partial) or attend.func not in WINDOWED or attend.args or qkv.dim() != 3:
         return None
     options = {"window": qkv.shape[1], **attend.keywords}
-    return options if options.pop("starts", None) is None else None
+    starts = options.pop("starts", None)
+    return options if starts is None and options.keys() <= {"window", "cap"} else None
 
 
 def is_traced(attend: Attention) -> bool:

@@ -207,7 +207,7 @@ def test_the_page_states_what_paired_tests_support(tmp_path):
     for name in ("tasks", "intervals", "profiles", "curves", "cost"):
         assert f"({name}.png)" in page and matplotlib.image.imread(tmp_path / f"{name}.png").shape[1] > 300
     saved = json.loads((tmp_path / "suite.json").read_text())
-    assert len(saved["data"]) == len(CELLS) and saved["summary"]["fast"]["forfeited"] == 3
+    assert len(saved["cells"]["data"]) == len(CELLS) and saved["summary"]["fast"]["forfeited"] == 3
     alone = suite_page.write_page([_cell("delay", "good", 0, 0.5)], tmp_path, "rltok suite")
     assert "not learnable" in alone
 

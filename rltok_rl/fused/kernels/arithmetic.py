@@ -65,7 +65,7 @@ def exp_parts(x):
 
 @inline
 def exp(x):
-    """Exponential of numbers up to 88; those below -87 count as that."""
+    """Return the exponential of x, which must be at most 88 and counts as -87 below that."""
     p, s = exp_parts(f32(-87.0) if x < f32(-87.0) else x)
     return s * p + s
 
@@ -118,7 +118,7 @@ def transpose(x, out, add):
 
 @kernel
 def add_outer(x, y, columns, out):
-    """``out += x^T y``: [n, k], [n, m] to [k, m]; ``columns`` [k, BLOCK] is room for ``x^T``."""
+    """``out += x^T y``: [n, k], [n, m] to [k, m]; ``columns`` [k, at least n] is room for ``x^T``."""
     x_t = columns[:, : len(x)]
     transpose(x, x_t, False)
     multiply(x_t, y, out, True)

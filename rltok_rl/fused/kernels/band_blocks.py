@@ -14,13 +14,19 @@ QUERIES = 64
 
 
 @inline
-def _softmax(scores, slopes, unseen, window, scale, cap):
-    """Turn products [n, m] into weights; row i sees ``window`` keys up to number ``unseen + i``, those there are.
+def _stride(n):
+    """Return a row's length in memory: few values, because oneDNN keeps a program for each; no power of two."""
+    return -(-n // 512) * 512 + 16
+
+
+@inline
+def _softmax(scores, slopes, before, window, scale, cap):
+    """Turn products [n, m] into weights: row i sees the last ``window`` of keys 0 .. ``before + i``.
 
     Writes the slopes of the soft cap, if there is one (``cap`` is not 0).
     """
     for i in range(scores.shape[0]):
-        end = unseen + i + 1
+        end = before + i + 1
         begin = max(0, end - window)
         if cap > 0:
             for j in range(end):
@@ -46,6 +52,7 @@ def _softmax(scores, slopes, unseen, window, scale, cap):
             scores[i, j] = f32(0.0)
         for j in range(end, scores.shape[1]):
             scores[i, j] = f32(0.0)
+            slopes[i, j] = f32(0.0)  # another head's are there, and may be NaN
 
 
 @inline
@@ -66,8 +73,9 @@ def _softmax_backward(weights, grad, slopes, scale, cap):
 def block_part(qkv, window, cap, out, start, stop):
     """Attend in heads start .. stop of all rows' heads: [B, T, 3, H, C] to [B, T, H, C]; cap 0 is none."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
-    room = np.zeros((2, QUERIES, min(length, QUERIES + window - 1)), np.float32)
-    keys, scale = np.empty((channels, length), np.float32), f32(1.0) / np.sqrt(f32(channels))
+    room = np.empty((2, QUERIES, _stride(min(length, QUERIES + window - 1))), np.float32)
+    columns, scale = np.empty((channels, _stride(length)), np.float32), f32(1.0) / np.sqrt(f32(channels))
+    keys = columns[:, :length]
     for n in range(start, stop):
         row, head = n // heads, n % heads
         transpose(qkv[row, :, 1, head], keys, False)
@@ -84,8 +92,9 @@ def block_part_backward(grad, qkv, window, cap, grad_qkv, start, stop):
     """Write the gradients of queries, keys and values of heads start .. stop of all rows' heads."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
     most = min(length, QUERIES + window - 1)
-    room, columns = np.zeros((3, QUERIES, most), np.float32), np.empty((most, QUERIES), np.float32)
-    keys, values = np.empty((channels, length), np.float32), np.empty((channels, length), np.float32)
+    room, columns = np.empty((3, QUERIES, _stride(most)), np.float32), np.empty((most, QUERIES), np.float32)
+    transposed = np.empty((2, channels, _stride(length)), np.float32)
+    keys, values = transposed[0, :, :length], transposed[1, :, :length]
     scale = f32(1.0) / np.sqrt(f32(channels))
     for n in range(start, stop):
         row, head = n // heads, n % heads

@@ -11,14 +11,14 @@ from rltok_rl.fused.kernels.arithmetic import exp, f32, inline, kernel
 from rltok_rl.fused.kernels.vectors import add_scaled, clear, dot, prefetch
 
 QUERIES, AHEAD = 128, 16
-"""Queries of a block, and rows that are read in advance: heads are strided, which the processor does not foresee."""
+"""Queries of a block, and rows prefetched ahead: a head's rows are strided, which hardware prefetchers miss."""
 
 
 @inline
-def _softmax(scores, first, sums):
-    """Turn scores [W, n] into weights; of query ``first + t``, place j is the key W - 1 - j before it."""
+def _softmax(scores, first, room):
+    """Turn scores [W, n] into weights; [j, t] are query ``first + t`` and the key ``W - 1 - j`` places earlier."""
     window, n = scores.shape
-    best, total = sums[0], sums[1]
+    best, total = room[0], room[1]
     for t in range(n):
         best[t] = f32(-np.inf)
     for j in range(window):
@@ -58,19 +58,19 @@ def _softmax_backward(weights, slopes, first, scale, mean):
 
 @inline
 def _products(x, y, step_x, step_y, first, scale, lanes, out):
-    """Write ``scale`` times the products of rows of x, of queries, and of y, of the keys that each of them sees.
+    """Write ``scale`` times the products of each query's row of x with the rows of y of the keys it sees.
 
-    x and y are the addresses of the first query's and the first key's row.
+    x and y are the addresses of row 0. Keys before the first count as -inf, which both softmax functions clear.
     """
     window, n = out.shape
     for t in range(n):
-        unseen = max(0, window - 1 - first - t)
-        for j in range(unseen):
+        missing = max(0, window - 1 - first - t)
+        for j in range(missing):
             out[j, t] = f32(-np.inf)
         prefetch(x + np.uintp(first + t + AHEAD) * step_x, lanes)
         prefetch(y + np.uintp(first + t + AHEAD) * step_y, lanes)
-        row, other = x + np.uintp(first + t) * step_x, y + np.uintp(first + t + unseen + 1 - window) * step_y
-        for j in range(unseen, window):
+        row, other = x + np.uintp(first + t) * step_x, y + np.uintp(first + t + missing + 1 - window) * step_y
+        for j in range(missing, window):
             out[j, t] = scale * dot(row, other, lanes)
             other += step_y
 
@@ -80,7 +80,7 @@ def band_part(qkv, window, lanes, out, start, stop):
     """Attend in heads start .. stop of all rows' heads: [B, T, 3, H, C] to [B, T, H, C]; ``lanes`` are those of C."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
     scale = f32(1.0) / np.sqrt(f32(channels))
-    room, sums = np.empty((window, QUERIES), np.float32), np.empty((2, QUERIES), np.float32)
+    scores, room = np.empty((window, QUERIES), np.float32), np.empty((2, QUERIES), np.float32)
     step_out = np.uintp(4 * heads * channels)
     step = np.uintp(3) * step_out
     for n in range(start, stop):
@@ -90,15 +90,15 @@ def band_part(qkv, window, lanes, out, start, stop):
         key, value = query + step_out, query + step_out + step_out
         to = np.uintp(out.ctypes.data) + np.uintp(row * length) * step_out + within
         for a in range(0, length, QUERIES):
-            weights = room[:, : min(QUERIES, length - a)]
+            weights = scores[:, : min(QUERIES, length - a)]
             _products(query, key, step, step, a, scale, lanes, weights)
-            _softmax(weights, a, sums)
+            _softmax(weights, a, room)
             for t in range(weights.shape[1]):
-                unseen = max(0, window - 1 - a - t)
-                mine, other = to + np.uintp(a + t) * step_out, value + np.uintp(a + t + unseen + 1 - window) * step
+                missing = max(0, window - 1 - a - t)
+                mine, other = to + np.uintp(a + t) * step_out, value + np.uintp(a + t + missing + 1 - window) * step
                 prefetch(value + np.uintp(a + t + AHEAD) * step, lanes)
                 clear(mine, lanes)
-                for j in range(unseen, window):
+                for j in range(missing, window):
                     add_scaled(weights[j, t], other, mine, lanes)
                     other += step
 
@@ -108,7 +108,7 @@ def band_part_backward(grad, qkv, window, lanes, grad_qkv, start, stop):
     """Write the gradients of queries, keys and values of heads start .. stop of all rows' heads."""
     length, heads, channels = qkv.shape[1], qkv.shape[3], qkv.shape[4]
     scale = f32(1.0) / np.sqrt(f32(channels))
-    room, sums = np.empty((2, window, QUERIES), np.float32), np.empty((2, QUERIES), np.float32)
+    scores, room = np.empty((2, window, QUERIES), np.float32), np.empty((2, QUERIES), np.float32)
     step_grad = np.uintp(4 * heads * channels)
     step = np.uintp(3) * step_grad
     for n in range(start, stop):
@@ -121,19 +121,19 @@ def band_part_backward(grad, qkv, window, lanes, grad_qkv, start, stop):
         above = np.uintp(grad.ctypes.data) + np.uintp(row * length) * step_grad + within
         for a in range(0, length, QUERIES):
             m = min(QUERIES, length - a)
-            weights, slopes = room[0, :, :m], room[1, :, :m]
+            weights, slopes = scores[0, :, :m], scores[1, :, :m]
             _products(query, key, step, step, a, scale, lanes, weights)
-            _softmax(weights, a, sums)
+            _softmax(weights, a, room)
             _products(above, value, step_grad, step, a, f32(1.0), lanes, slopes)
-            _softmax_backward(weights, slopes, a, scale, sums[0])
+            _softmax_backward(weights, slopes, a, scale, room[0])
             for t in range(m):
-                unseen = max(0, window - 1 - a - t)
-                mine, other = np.uintp(a + t) * step, np.uintp(a + t + unseen + 1 - window) * step
+                missing = max(0, window - 1 - a - t)
+                mine, other = np.uintp(a + t) * step, np.uintp(a + t + missing + 1 - window) * step
                 mine_above = above + np.uintp(a + t) * step_grad
                 clear(grad_query + mine, lanes)
                 clear(grad_key + mine, lanes)
                 clear(grad_value + mine, lanes)
-                for j in range(unseen, window):
+                for j in range(missing, window):
                     add_scaled(slopes[j, t], key + other, grad_query + mine, lanes)
                     add_scaled(slopes[j, t], query + mine, grad_key + other, lanes)
                     add_scaled(weights[j, t], mine_above, grad_value + other, lanes)

@@ -21,7 +21,7 @@ def _cap_row(row, cap):
     for j in range(len(row)):
         capped = cap * tanh(row[j] * factor)
         row[j] = capped
-        total += exp(capped)  # wrong above LARGEST_CAP, where :func:`_log_sum` replaces it
+        total += exp(capped)  # meaningless above LARGEST_CAP: callers then use _log_sum
     return np.log(total)
 
 

@@ -14,34 +14,39 @@ from rltok_rl.fused.kernels.vectors import rotate
 
 
 @inline
-def rotate_rows(qkv, first, cos, sin, half):
-    """Turn queries and keys, the first two thirds of [n, 3 D], in place; row 0 has the angles of ``first``."""
+def rotate_rows(qkv, first, cos, sin, half_lanes):
+    """Rotate queries and keys, the first two thirds of rows [n, 3 D] without gaps, in place.
+
+    Row 0 has the angles of row ``first``; ``half_lanes`` are those of C / 2.
+    """
     period, size, width = cos.shape[0], cos.shape[1], qkv.shape[1]
     row, step = np.uintp(qkv.ctypes.data), np.uintp(4 * size)
     cosines, sines = np.uintp(cos.ctypes.data), np.uintp(sin.ctypes.data)
     for i in range(qkv.shape[0]):
         angle, left = np.uintp((first + i) % period) * step, row
         for _ in range(width // 3 // size):  # twice D / C heads
-            rotate(left, left + step, cosines + angle, sines + angle, half)
+            rotate(left, left + step, cosines + angle, sines + angle, half_lanes)
             left += step + step
         row += np.uintp(4 * width)
 
 
 @kernel
-def heads_part(x, norm, eps, weight, cos, sin, half, qkv, start, stop):
-    """Write rotated queries, keys and values of rows start .. stop; ``half`` are the lanes of C / 2."""
+def heads_part(x, norm, eps, weight, cos, sin, half_lanes, qkv, start, stop):
+    """Write rotated queries, keys and values of rows start .. stop; ``half_lanes`` are those of C / 2."""
     normed, weight_t = np.empty((BLOCK, x.shape[1]), np.float32), transposed(weight)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
         block = normed[: b - a]
         norm_rows(x[a:b], norm, eps, block)
         multiply(block, weight_t, qkv[a:b], False)
-        rotate_rows(qkv[a:b], a, cos, sin, half)
+        rotate_rows(qkv[a:b], a, cos, sin, half_lanes)
 
 
 @kernel
-def heads_part_backward(grad_qkv, x, norm, eps, weight, cos, sin, half, grad_x, grad_norm, grad_weight, start, stop):
-    """Write ``grad_x`` of rows start .. stop; add to the weights' gradients. Angles are those that turn back."""
+def heads_part_backward(
+    grad_qkv, x, norm, eps, weight, cos, sin, half_lanes, grad_x, grad_norm, grad_weight, start, stop
+):
+    """Write ``grad_x`` of rows start .. stop; add to the weights' gradients. ``sin`` is negated, which rotates back."""
     normed, back = np.empty((BLOCK, x.shape[1]), np.float32), np.empty((BLOCK, x.shape[1]), np.float32)
     rotated, columns = np.empty((BLOCK, grad_qkv.shape[1]), np.float32), np.empty((x.shape[1], BLOCK), np.float32)
     total_t = np.zeros((x.shape[1], grad_qkv.shape[1]), np.float32)
@@ -51,7 +56,7 @@ def heads_part_backward(grad_qkv, x, norm, eps, weight, cos, sin, half, grad_x, 
         for i in range(b - a):
             for j in range(grad_qkv.shape[1]):
                 grad[i, j] = grad_qkv[a + i, j]
-        rotate_rows(grad, a, cos, sin, half)
+        rotate_rows(grad, a, cos, sin, half_lanes)
         norm_rows(x[a:b], norm, eps, block)
         add_outer(block, grad, columns, total_t)
         multiply(grad, weight, inner, False)

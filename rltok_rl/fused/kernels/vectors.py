@@ -1,6 +1,7 @@
 """Operations on short rows as vector instructions, because loops as short as a head's channels hardly vectorise.
 
-A row is the address of float32 numbers that lie next to each other; ``lanes`` are :func:`lanes_of` of their number.
+A row is the address of adjacent float32 numbers; ``lanes`` is ``lanes_of(length)``. After an edit here, delete numba's
+cache: it notices changes in a kernel's own file alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _FLAGS = ("reassoc", "contract", "nsz")
 
 
 def lanes_of(length: int) -> Lanes:
-    """Return a value whose type tells a kernel the length of rows, so that each length has a program of its own.
+    """Return a value whose type encodes a row's length, so that numba compiles a kernel for each length.
 
     Example:
         >>> lanes_of(35)
@@ -52,8 +53,8 @@ def _parts(lanes: Any) -> list[tuple[int, int]]:
     return parts
 
 
-def _repeat(builder: Any, value: Any, size: int) -> Any:
-    """Return a vector that has a number everywhere."""
+def _broadcast(builder: Any, value: Any, size: int) -> Any:
+    """Return a vector filled with a number."""
     vector, places = ir.VectorType(ir.FloatType(), size), ir.VectorType(ir.IntType(32), size)
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(places, [0] * size))
@@ -87,12 +88,12 @@ def dot(context: Any, x: Any, y: Any, lanes: Any) -> Any:
 
 @intrinsic
 def add_scaled(context: Any, scale: Any, x: Any, out: Any, lanes: Any) -> Any:
-    """``out_c += scale x_c``."""
+    """Add ``scale x_c`` to ``out_c``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
         for at, size in _parts(lanes):
             row, to = (_Row(builder, address, at, size) for address in values[1:3])
-            product = builder.fmul(row.load(), _repeat(builder, values[0], size), flags=_FLAGS)
+            product = builder.fmul(row.load(), _broadcast(builder, values[0], size), flags=_FLAGS)
             to.store(builder.fadd(to.load(), product, flags=_FLAGS))
         return context.get_dummy_value()
 
@@ -101,7 +102,7 @@ def add_scaled(context: Any, scale: Any, x: Any, out: Any, lanes: Any) -> Any:
 
 @intrinsic
 def clear(context: Any, out: Any, lanes: Any) -> Any:
-    """``out_c = 0``."""
+    """Set a row to 0."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
         for at, size in _parts(lanes):
@@ -114,7 +115,7 @@ def clear(context: Any, out: Any, lanes: Any) -> Any:
 
 @intrinsic
 def prefetch(context: Any, x: Any, lanes: Any) -> Any:
-    """Begin to read a row that is needed soon; it may lie outside of memory."""
+    """Prefetch a row; the address may be invalid."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
         number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
@@ -122,7 +123,8 @@ def prefetch(context: Any, x: Any, lanes: Any) -> Any:
         read = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         for at, _ in _parts(lanes):
             place = builder.bitcast(_Row(builder, values[0], at, 1).pointer, byte)
-            builder.call(read, [place, *(ir.Constant(number, n) for n in (0, 3, 1))])
+            read_into_all_caches = (ir.Constant(number, n) for n in (0, 3, 1))
+            builder.call(read, [place, *read_into_all_caches])
         return context.get_dummy_value()
 
     return types.void(types.uintp, lanes), generate
@@ -130,7 +132,7 @@ def prefetch(context: Any, x: Any, lanes: Any) -> Any:
 
 @intrinsic
 def rotate(context: Any, left: Any, right: Any, cos: Any, sin: Any, lanes: Any) -> Any:
-    """``left, right = left cos - right sin, right cos + left sin``."""
+    """Rotate two rows in place: ``left cos - right sin`` and ``right cos + left sin``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
         def combine(operation: Any, *factors: Any) -> Any:

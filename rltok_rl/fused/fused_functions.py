@@ -79,7 +79,7 @@ class _Heads(torch.autograd.Function):
         from rltok_rl.fused.kernels.layer_rows import heads_part_backward
 
         x, norm, weight, cos, sin = ctx.saved_tensors
-        grad_x, read = torch.empty_like(x), (_rows(grad), x, norm, _real(ctx.eps), weight, cos, -sin, ctx.half_lanes)
+        grad_x, read = torch.empty_like(x), (_rows(grad), x, norm, _real(ctx.eps), weight, cos, sin, ctx.half_lanes)
         grad_norm, grad_weight = launch(heads_part_backward, read, (grad_x,), len(x), (norm, weight))
         return grad_x.view(*grad.shape[:-1], -1), grad_norm, grad_weight, None, None, None
 
@@ -164,18 +164,20 @@ def _band_kernels(short: bool) -> tuple[Any, Any]:
 
 def head_log_prob(x: Tensor, weight: Tensor, targets: Tensor, cap: float | None) -> Tensor:
     """Compute log-likelihoods [*L] of ``targets`` under capped logits of [*L, D], ``weight`` [V, D]."""
-    return _HeadLogProb.apply(x, weight, targets, cap)
+    keep = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return _HeadLogProb.apply(x, weight, targets, cap, keep)
 
 
 class _HeadLogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, cap: float | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, cap: float | None, keep: bool) -> Tensor:
         from rltok_rl.fused.kernels.head_rows import head_part
 
         rows, chosen, limit = _rows(x), targets.to(torch.int64).contiguous().view(-1), _real(cap or 0.0)
         log_probs, sums = rows.new_empty(len(rows)), rows.new_empty(len(rows))
-        launch(head_part, (rows, weight, chosen, limit), (log_probs, sums), len(rows))
-        ctx.save_for_backward(rows, weight, chosen, sums)
+        logits = rows.new_empty(len(rows) if keep else 0, len(weight))
+        launch(head_part, (rows, weight, chosen, limit, keep), (log_probs, sums, logits), len(rows))
+        ctx.save_for_backward(rows, weight, chosen, sums, logits)
         ctx.limit = limit
         return log_probs.view(targets.shape)
 
@@ -184,10 +186,10 @@ class _HeadLogProb(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         from rltok_rl.fused.kernels.head_rows import head_part_backward
 
-        x, weight, chosen, sums = ctx.saved_tensors
-        grad_x, read = torch.empty_like(x), (grad.contiguous().view(-1), x, weight, chosen, ctx.limit, sums)
+        x, weight, chosen, sums, logits = ctx.saved_tensors
+        grad_x, read = torch.empty_like(x), (grad.contiguous().view(-1), x, weight, chosen, ctx.limit, sums, logits)
         (grad_weight,) = launch(head_part_backward, read, (grad_x,), len(x), (weight,))
-        return grad_x.view(*grad.shape, -1), grad_weight, None, None
+        return grad_x.view(*grad.shape, -1), grad_weight, None, None, None
 
 
 def _real(x: float) -> Any:

@@ -1,4 +1,4 @@
-"""Log-likelihoods of bytes under a projection with capped logits; the logits of one block of rows exist at a time.
+"""Log-likelihoods of bytes under a projection with capped logits.
 
 Shapes: n rows, D width, V bytes.
 """
@@ -37,15 +37,21 @@ def _log_sum(row):
 
 
 @kernel
-def head_part(x, weight, targets, cap, log_probs, sums, start, stop):
-    """Write log-likelihoods, and the logarithms of the sums of exponentials, of rows start .. stop; cap 0 is none."""
-    rows, weight_t = np.empty((BLOCK, weight.shape[0]), np.float32), transposed(weight)
+def head_part(x, weight, targets, cap, keep, log_probs, sums, logits, start, stop):
+    """Write log-likelihoods, and the logarithms of the sums of exponentials, of rows start .. stop; cap 0 is none.
+
+    Capped ``logits`` [n, V] are written if ``keep``, for the backward pass.
+    """
+    block, weight_t = np.empty((0 if keep else BLOCK, weight.shape[0]), np.float32), transposed(weight)
+    if not keep:
+        logits = block
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
-        logits = rows[: b - a]
-        multiply(x[a:b], weight_t, logits, False)
+        at = a if keep else 0
+        rows = logits[at : at + b - a]
+        multiply(x[a:b], weight_t, rows, False)
         for i in range(b - a):
-            row = logits[i]
+            row = rows[i]
             total = _cap_row(row, cap) if cap > 0 else _log_sum(row)
             total = _log_sum(row) if cap > LARGEST_CAP else total
             sums[a + i] = total
@@ -53,27 +59,20 @@ def head_part(x, weight, targets, cap, log_probs, sums, start, stop):
 
 
 @kernel
-def head_part_backward(grad, x, weight, targets, cap, sums, grad_x, grad_weight, start, stop):
-    """Write ``grad_x`` of rows start .. stop, from logits that are computed again; add to ``grad_weight``."""
-    rows, factor = np.empty((BLOCK, weight.shape[0]), np.float32), f32(1.0) / cap if cap > 0 else f32(0.0)
-    weight_t, columns = transposed(weight), np.empty((x.shape[1], BLOCK), np.float32)
-    total_t = np.zeros_like(weight_t)
+def head_part_backward(grad, x, weight, targets, cap, sums, logits, grad_x, grad_weight, start, stop):
+    """Write ``grad_x`` of rows start .. stop, from their capped logits; add to ``grad_weight``."""
+    block, factor = np.empty((BLOCK, weight.shape[0]), np.float32), f32(1.0) / cap if cap > 0 else f32(0.0)
+    columns, total_t = np.empty((x.shape[1], BLOCK), np.float32), np.zeros((x.shape[1], len(weight)), np.float32)
     for a in range(start, stop, BLOCK):
         b = min(a + BLOCK, stop)
-        logits = rows[: b - a]
-        multiply(x[a:b], weight_t, logits, False)
+        slopes = block[: b - a]
         for i in range(b - a):
-            row, g, total, chosen, slope = logits[i], grad[a + i], sums[a + i], targets[a + i], f32(1.0)
-            if cap > 0:
-                t = tanh(row[chosen] * factor)
-                slope -= t * t
-                for j in range(len(row)):
-                    t = tanh(row[j] * factor)
-                    row[j] = -g * exp(cap * t - total) * (f32(1.0) - t * t)
-            else:
-                for j in range(len(row)):
-                    row[j] = -g * exp(row[j] - total)
-            row[chosen] += g * slope
-        add_outer(x[a:b], logits, columns, total_t)
-        multiply(logits, weight, grad_x[a:b], False)
+            row, to, g, total, chosen = logits[a + i], slopes[i], grad[a + i], sums[a + i], targets[a + i]
+            for j in range(len(row)):
+                t = row[j] * factor  # the cap's slope is 1 - t^2
+                to[j] = -g * exp(row[j] - total) * (f32(1.0) - t * t)
+            t = row[chosen] * factor
+            to[chosen] += g * (f32(1.0) - t * t)
+        add_outer(x[a:b], slopes, columns, total_t)
+        multiply(slopes, weight, grad_x[a:b], False)
     transpose(total_t, grad_weight, True)

@@ -14,10 +14,10 @@ from rltok_rl.fused.kernels.vectors import rotate
 
 
 @inline
-def rotate_rows(qkv, first, cos, sin, half_lanes):
+def rotate_rows(qkv, first, cos, sin, sign, half_lanes):
     """Rotate queries and keys, the first two thirds of rows [n, 3 D] without gaps, in place.
 
-    Row 0 has the angles of row ``first``; ``half_lanes`` are those of C / 2.
+    Row 0 has the angles of row ``first``; a ``sign`` of -1 rotates back; ``half_lanes`` are those of C / 2.
     """
     period, size, width = cos.shape[0], cos.shape[1], qkv.shape[1]
     row, step = np.uintp(qkv.ctypes.data), np.uintp(4 * size)
@@ -25,7 +25,7 @@ def rotate_rows(qkv, first, cos, sin, half_lanes):
     for i in range(qkv.shape[0]):
         angle, left = np.uintp((first + i) % period) * step, row
         for _ in range(width // 3 // size):  # twice D / C heads
-            rotate(left, left + step, cosines + angle, sines + angle, half_lanes)
+            rotate(left, left + step, cosines + angle, sines + angle, sign, half_lanes)
             left += step + step
         row += np.uintp(4 * width)
 
@@ -39,14 +39,14 @@ def heads_part(x, norm, eps, weight, cos, sin, half_lanes, qkv, start, stop):
         block = normed[: b - a]
         norm_rows(x[a:b], norm, eps, block)
         multiply(block, weight_t, qkv[a:b], False)
-        rotate_rows(qkv[a:b], a, cos, sin, half_lanes)
+        rotate_rows(qkv[a:b], a, cos, sin, f32(1.0), half_lanes)
 
 
 @kernel
 def heads_part_backward(
     grad_qkv, x, norm, eps, weight, cos, sin, half_lanes, grad_x, grad_norm, grad_weight, start, stop
 ):
-    """Write ``grad_x`` of rows start .. stop; add to the weights' gradients. ``sin`` is negated, which rotates back."""
+    """Write ``grad_x`` of rows start .. stop; add to the weights' gradients."""
     normed, back = np.empty((BLOCK, x.shape[1]), np.float32), np.empty((BLOCK, x.shape[1]), np.float32)
     rotated, columns = np.empty((BLOCK, grad_qkv.shape[1]), np.float32), np.empty((x.shape[1], BLOCK), np.float32)
     total_t = np.zeros((x.shape[1], grad_qkv.shape[1]), np.float32)
@@ -56,7 +56,7 @@ def heads_part_backward(
         for i in range(b - a):
             for j in range(grad_qkv.shape[1]):
                 grad[i, j] = grad_qkv[a + i, j]
-        rotate_rows(grad, a, cos, sin, half_lanes)
+        rotate_rows(grad, a, cos, sin, f32(-1.0), half_lanes)
         norm_rows(x[a:b], norm, eps, block)
         add_outer(block, grad, columns, total_t)
         multiply(grad, weight, inner, False)

@@ -131,8 +131,8 @@ def prefetch(context: Any, x: Any, lanes: Any) -> Any:
 
 
 @intrinsic
-def rotate(context: Any, left: Any, right: Any, cos: Any, sin: Any, lanes: Any) -> Any:
-    """Rotate two rows in place: ``left cos - right sin`` and ``right cos + left sin``."""
+def rotate(context: Any, left: Any, right: Any, cos: Any, sin: Any, sign: Any, lanes: Any) -> Any:
+    """Rotate two rows in place: ``left cos - sign right sin`` and ``right cos + sign left sin``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
         def combine(operation: Any, *factors: Any) -> Any:
@@ -142,8 +142,9 @@ def rotate(context: Any, left: Any, right: Any, cos: Any, sin: Any, lanes: Any) 
         for at, size in _parts(lanes):
             rows = [_Row(builder, address, at, size) for address in values[:4]]
             x, y, c, s = (row.load() for row in rows)
+            s = builder.fmul(s, _broadcast(builder, values[4], size), flags=_FLAGS)
             rows[0].store(combine(builder.fsub, x, c, y, s))
             rows[1].store(combine(builder.fadd, y, c, x, s))
         return context.get_dummy_value()
 
-    return types.void(*[types.uintp] * 4, lanes), generate
+    return types.void(*[types.uintp] * 4, types.float32, lanes), generate

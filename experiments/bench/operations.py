@@ -38,8 +38,8 @@ SHOWN = 20
 class CountOperations(TorchDispatchMode):
     """Counts operations and the bytes that each reads and writes, by the operator's name.
 
-    Every tensor that goes in or comes out counts once, whether or not a cache holds it. Views and fresh memory
-    (``empty``) move nothing and are left out. A fused kernel is one operation: what it keeps inside moves nothing.
+    Every tensor that goes in or comes out counts once, whether or not a cache holds it. Views, fresh memory
+    (``empty``) and what has no tensors (``promote_types``) move nothing and are left out. A fused kernel is one operation: what it keeps inside moves nothing.
     """
 
     sees_kernels = True  # fused operations stay fused
@@ -62,7 +62,7 @@ class CountOperations(TorchDispatchMode):
         places = {_memory(x) for x in read}
         same_memory = bool(returned) and all(_memory(x) in places for x in returned)
         fresh = func.name().startswith(("aten::empty", "aten::new_empty"))
-        if fresh or func.is_view or (same_memory and not func._schema.is_mutable):
+        if not (read or returned) or fresh or func.is_view or (same_memory and not func._schema.is_mutable):
             return out
         written = [x for x in returned if not any(x is y for y in read)]  # in-place results are among the inputs
         if func.overloadpacket in flop_registry:

@@ -39,7 +39,8 @@ class CountOperations(TorchDispatchMode):
     """Counts operations and the bytes that each reads and writes, by the operator's name.
 
     Every tensor that goes in or comes out counts once, whether or not a cache holds it. Views, fresh memory
-    (``empty``) and what has no tensors (``promote_types``) move nothing and are left out. A fused kernel is one operation: what it keeps inside moves nothing.
+    (``empty``) and what has no tensors (``promote_types``) move nothing and are left out. A fused kernel is one
+    operation: what it keeps inside moves nothing.
     """
 
     sees_kernels = True  # fused operations stay fused

@@ -16,6 +16,8 @@ from rltok_rl.viz.style import INK, OURS, PALE, QUIET, RunStyle, plain_figures, 
 
 COLUMNS = 5
 """Panels in a row of learning curves."""
+BANDS = 3
+"""Entries with bands in the figure of learning curves, besides references."""
 LEAST_SCORE = -1.0
 """Scores below this are drawn as this in the figure of costs."""
 
@@ -34,7 +36,7 @@ def draw_all(
             "cost": draw_cost(plt, results, rows, styles),
         }
         for name, figure in figures.items():
-            save_figure(figure, out / f"{name}.png", dpi=125)
+            save_figure(figure, out / f"{name}.png", dpi=90 if name == "curves" else 125)
 
 
 def entry_styles(entries: Sequence[str]) -> dict[str, RunStyle]:
@@ -101,7 +103,11 @@ def draw_profiles(plt: Any, rows: pd.DataFrame, styles: Mapping[str, RunStyle]) 
 def draw_curves(
     plt: Any, results: Sequence[Mapping[str, Any]], rows: pd.DataFrame, styles: Mapping[str, RunStyle]
 ) -> Any:
-    """Draw a panel per task and grade: the share of the optimal return against FLOPs, with bands over seeds."""
+    """Draw a panel per task and grade: the share of the optimal return against FLOPs.
+
+    References and the first ``BANDS`` other entries of ``styles`` have bands over seeds.
+    """
+    banded = {ORACLE, UNIFORM, *[entry for entry in styles if entry not in (ORACLE, UNIFORM)][:BANDS]}
     places = list(rows.drop_duplicates(["task", "grade"])[["task", "grade"]].itertuples(index=False, name=None))
     columns = min(COLUMNS, len(places))
     lines = -(-len(places) // columns)
@@ -118,9 +124,10 @@ def draw_curves(
                 if (cell["task"], cell["grade"], cell["entry"]) == (task, grade, entry)
             ]
             mean = mean_line(curves)
-            low, high = (np.add(mean.y, np.multiply(sign, mean.spread)) for sign in (-1, 1))
-            axes.fill_between(mean.x, low, high, color=style.colour, alpha=0.15, lw=0)
-            axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.1)
+            axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.2 if entry in banded else 0.7)
+            if entry in banded:
+                low, high = (np.add(mean.y, np.multiply(sign, mean.spread)) for sign in (-1, 1))
+                axes.fill_between(mean.x, low, high, color=style.colour, alpha=0.15, lw=0)
         lowest = rows[(rows.task == task) & (rows.grade == grade)].share.min()
         axes.set_ylim(min(lowest, 0.0) - 0.05, 1.05)  # shares before training are far below
         axes.set_title(f"{task}, grade {grade}", fontsize=7.5)

@@ -32,6 +32,8 @@ from rltok_rl.data.languages import TASKS
 PAIRS = ["task", "grade"]
 """Entries are compared over all tasks by their means in each task and grade, and within a task seed by seed."""
 SEED_PAIRS = ["grade", "seed"]
+SAVED = ("task", "grade", "entry", "seed", "cpu_seconds", "share", "rate", "signal", "forfeited", "score")
+"""Columns of the table of cells in ``suite.json``."""
 _MOST_NAMED = 3  # of entries between which no test decides; the table has them all in bold
 
 
@@ -207,10 +209,15 @@ def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, mi
         "Of the row's entry over the column's.",
         improvement_table(rows, entries),
     ]
-    lines += ["## Learning curves", "Bands are standard deviations over seeds.", "![Learning curves](curves.png)"]
+    lines += [
+        "## Learning curves",
+        f"Bands, of references and the best {suite_figures.BANDS} entries, are standard deviations over seeds.",
+        "![Learning curves](curves.png)",
+    ]
     page = "\n\n".join(lines) + "\n"
     out.mkdir(parents=True, exist_ok=True)
-    content = {"command": command, "summary": summary, "cells": rows.round(4).to_dict("split", index=False)}
+    cells = rows[list(SAVED)].round(4).to_dict("split", index=False)
+    content = {"command": command, "summary": summary, "cells": cells}
     replace_text(out / "suite.json", json.dumps(without_nan(content), default=list, separators=(",", ":")) + "\n")
     suite_figures.draw_all(results, rows, summary, out)
     replace_text(out / "suite.md", page)

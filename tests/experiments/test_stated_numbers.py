@@ -15,6 +15,7 @@ from .results import RESULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 README, COMPARE, CLAIMS = ROOT / "README.md", ROOT / "docs/results/compare.md", ROOT / "docs/claims.md"
+SUITE = ROOT / "docs/results/suite.md"
 
 MAIN = ("imitation", "third-letter", "ours", "hnet", "spacebyte", "fast", "tuned", "uniform")
 """Systems of the main table that README states."""
@@ -114,3 +115,28 @@ def test_means_over_seeds(name, page):
 def test_differences_over_seeds(name, other, page):
     difference = plain(interval(paired_over_seeds(losses(name).to_dict(), losses(other).to_dict())))
     assert difference in plain(page.read_text())
+
+
+SUITE_SCORES = [
+    *(
+        ("knapsack", entry)
+        for entry in ("discounted_return", "local_flips", "budgeted_flips", "critic_advantage", "z_score")
+    ),
+    *(
+        ("pair", entry)
+        for entry in ("discounted_return", "local_flips", "budgeted_flips", "critic_advantage", "z_score")
+    ),
+    *((task, entry) for task in ("recall-tight", "nest") for entry in ("batch_mean", "ppo_batch_mean", "ppo")),
+]
+"""Mean scores of a task that the page of the suite states in sentences."""
+
+
+def test_scores_of_the_suite():
+    content, page = json.loads((RESULTS / "suite" / "suite.json").read_text()), SUITE.read_text()
+    for entry, scores in content["summary"].items():
+        middle, (low, high) = scores["iqm"], scores["interval"]
+        row = f"| `{entry}` | {middle:.3f} [{low:.3f}, {high:.3f}] | {scores['mean']:.3f} |"
+        assert row in page or entry in ("oracle", "entropy-spike"), row
+    means = pd.DataFrame(**content["cells"]).groupby(["task", "entry"]).score.mean()
+    for task, entry in SUITE_SCORES:
+        assert f"{means[task, f'{entry}@0.9']:.2f}" in page, (task, entry)

@@ -137,6 +137,10 @@ def test_scores_of_the_suite():
         middle, (low, high) = scores["iqm"], scores["interval"]
         row = f"| `{entry}` | {middle:.3f} [{low:.3f}, {high:.3f}] | {scores['mean']:.3f} |"
         assert row in page or entry in ("oracle", "entropy-spike"), row
+    for entry in ("discounted_return@0.9", "ours", "local_flips@0.9", "critic_advantage@0.9", "paper"):
+        scores = content["summary"][entry]
+        text = f"{scores['iqm']:.3f} [{scores['interval'][0]:.3f}, {scores['interval'][1]:.3f}]"
+        assert text in README.read_text(), (entry, text)
     means = pd.DataFrame(**content["cells"]).groupby(["task", "entry"]).score.mean()
     for task, entry in SUITE_SCORES:
         assert f"{means[task, f'{entry}@0.9']:.2f}" in page, (task, entry)

@@ -121,9 +121,9 @@ def by_definition() -> list[Result]:
 
 
 def deviation(ours: Result, expected: Result) -> str | None:
-    """The first thing in which two updates differ: metrics by 1e-6, gradients and weights by 1e-5 of the largest."""
+    """The first thing in which two updates differ: metrics by 3e-6, gradients and weights by 1e-5 of the largest."""
     for name, value in expected.metrics.items():
-        if ours.metrics[name] != pytest.approx(value, rel=1e-6, abs=1e-6):
+        if ours.metrics[name] != pytest.approx(value, rel=3e-6, abs=1e-6):
             return f"{name}: {ours.metrics[name]} instead of {value}"
     for kind in ("gradients", "weights"):
         values, wanted = getattr(ours, kind), getattr(expected, kind)

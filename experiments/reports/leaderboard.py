@@ -140,16 +140,16 @@ def _suite(path: Path, linked_from: Path) -> str:
     content = read_json(path, MOST_STATE)
     body = []
     for entry, scores in content["summary"].items():
-        middle, interval = scores["iqm"], scores["interval"]
-        limits = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
-        texts = ["-" if value is None else f"{value:.3f}" for value in (middle, scores["mean"])]
-        body.append([f"`{entry}`", texts[0] + limits, texts[1], str(scores["cells"]), str(scores["forfeited"])])
+        interval = scores["interval"]
+        interval_text = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+        iqm, mean = ("-" if scores[name] is None else f"{scores[name]:.3f}" for name in ("iqm", "mean"))
+        body.append([f"`{entry}`", iqm + interval_text, mean, str(scores["cells"]), str(scores["forfeited"])])
     return "\n\n".join(
         [
             f"## Boundary suite: {path.parent.name}",
             f"More in [{path.stem}.md]({link(path.with_suffix('.md'), linked_from)}). Scores are 0 for evenly spaced "
-            f"boundaries and 1 for the best ones; IQM is their interquartile mean with a 95 % interval. "
-            f"`{content['command']}`",
+            "boundaries and 1 for the oracle's; forfeited cells score 0. IQM is the interquartile mean, with a 95 % "
+            f"bootstrap interval over seeds. `{content['command']}`",
             markdown(("entry", "IQM", "mean", "cells", "forfeited"), body),
         ]
     )

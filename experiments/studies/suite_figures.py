@@ -17,7 +17,7 @@ from rltok_rl.viz.style import INK, OURS, PALE, QUIET, RunStyle, plain_figures, 
 COLUMNS = 5
 """Panels in a row of learning curves."""
 BANDS = 3
-"""Entries with bands in the figure of learning curves, besides references."""
+"""Number of entries with bands in the figure of learning curves, in addition to references."""
 LEAST_SCORE = -1.0
 """Scores below this are drawn as this in the figure of costs."""
 
@@ -75,16 +75,17 @@ def draw_intervals(plt: Any, summary: Mapping[str, Mapping[str, Any]]) -> Any:
         if scores["interval"]:
             axes.plot(scores["interval"], [y, y], color=colour, lw=5, alpha=0.35, solid_capstyle="butt")
         axes.plot([scores["iqm"]], [y], "|", color=colour, ms=9, mew=2)
-    axes.set_yticks(range(len(summary)), list(summary))
+    names = [f"{entry} ×" if scores["forfeited"] == scores["cells"] else entry for entry, scores in summary.items()]
+    axes.set_yticks(range(len(summary)), names)
     axes.set_ylim(len(summary) - 0.4, -0.6)
     axes.axvline(0, color=PALE, lw=0.6, zorder=0)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("interquartile mean of scores, 95 % interval")
+    axes.set_xlabel("interquartile mean of scores, 95 % interval; × all cells forfeited")
     return figure
 
 
 def draw_profiles(plt: Any, rows: pd.DataFrame, styles: Mapping[str, RunStyle]) -> Any:
-    """Draw the share of runs above each score, with 95 % bands."""
+    """Draw the share of runs that score at least each level, with 95 % bands."""
     scores = rows[rows.learnable].score
     low = max(-1.0, math.floor(10 * scores.min()) / 10) if len(scores) else -1.0
     levels = np.linspace(low, 1.1, 111).tolist()
@@ -148,7 +149,8 @@ def draw_cost(
 ) -> Any:
     """Draw the mean score of all learnable cells during training, against total FLOPs and CPU seconds.
 
-    Scores below ``LEAST_SCORE`` count as that: of untrained models, and of ``switch`` before its language changes.
+    Scores are cut to at least ``LEAST_SCORE``; untrained models, and ``switch`` before its language changes, score far
+    less.
     """
     ends = {
         (task, grade): (uniform, oracle)

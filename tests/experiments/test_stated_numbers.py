@@ -122,11 +122,7 @@ SUITE_SCORES = [
         ("knapsack", entry)
         for entry in ("discounted_return", "local_flips", "budgeted_flips", "critic_advantage", "z_score")
     ),
-    *(
-        ("pair", entry)
-        for entry in ("discounted_return", "local_flips", "budgeted_flips", "critic_advantage", "z_score")
-    ),
-    *((task, entry) for task in ("recall-tight", "nest") for entry in ("batch_mean", "ppo_batch_mean", "ppo")),
+    *(("pair", entry) for entry in ("discounted_return", "local_flips", "critic_advantage", "z_score")),
 ]
 """Mean scores of a task that the page of the suite states in sentences."""
 

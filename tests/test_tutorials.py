@@ -120,4 +120,4 @@ def test_results_in_the_readme_have_commands():
     )
     assert re.search(r"^    rltok train --multirun experiment=compare-main ", systems, flags=re.M)
     rows = re.findall(r"^\| \[.*\|$", rows, flags=re.M)
-    assert len(rows) == 3 and all(re.search(r"\| `[^|]*`[^|]*\|$", row) for row in rows)
+    assert len(rows) == 4 and all(re.search(r"\| `[^|]*`[^|]*\|$", row) for row in rows)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.reports.markdown import bullets, markdown, with_error, with_unit
+from rltok_rl.experiments.reports.markdown import bullets, markdown, score_text, with_error, with_unit
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.seed_table import rate_notes, seeds_table
 from rltok_rl.experiments.reports.seeds_page import PAGE, TABLE
@@ -140,10 +140,8 @@ def _suite(path: Path, linked_from: Path) -> str:
     content = read_json(path, MOST_STATE)
     body = []
     for entry, scores in content["summary"].items():
-        interval = scores["interval"]
-        interval_text = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
-        iqm, mean = ("-" if scores[name] is None else f"{scores[name]:.3f}" for name in ("iqm", "mean"))
-        body.append([f"`{entry}`", iqm + interval_text, mean, str(scores["cells"]), str(scores["forfeited"])])
+        iqm, mean = score_text(scores["iqm"], scores["interval"]), score_text(scores["mean"])
+        body.append([f"`{entry}`", iqm, mean, str(scores["cells"]), str(scores["forfeited"])])
     return "\n\n".join(
         [
             f"## Boundary suite: {path.parent.name}",

@@ -133,3 +133,15 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [without_nan(inner) for inner in value]
     return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def score_text(value: float | None, limits: Sequence[float] | None = None) -> str:
+    """Format a score and its interval.
+
+    Example:
+        >>> score_text(0.512, (0.4, 0.6)), score_text(0.5)
+        ('0.512 [0.400, 0.600]', '0.500')
+    """
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.3f}" + (f" [{limits[0]:.3f}, {limits[1]:.3f}]" if limits else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rltok_rl.experiments.reports.markdown import bullets, markdown, with_unit, without_nan
+from rltok_rl.experiments.reports.markdown import bullets, markdown, score_text, with_unit, without_nan
 from rltok_rl.experiments.reports.table import RATE_TOLERANCE
 from rltok_rl.experiments.studies import suite_figures
 from rltok_rl.experiments.studies.suite_scores import (
@@ -76,18 +76,6 @@ def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
             ]
         )
     return markdown(header, body)
-
-
-def score_text(value: float, limits: tuple[float, float] | None = None) -> str:
-    """Format a score and its interval.
-
-    Example:
-        >>> score_text(0.512, (0.4, 0.6)), score_text(0.5)
-        ('0.512 [0.400, 0.600]', '0.500')
-    """
-    if pd.isna(value):
-        return "-"
-    return f"{value:.3f}" + (f" [{limits[0]:.3f}, {limits[1]:.3f}]" if limits else "")
 
 
 def task_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:

@@ -186,17 +186,14 @@ def test_discounted_sums_equal_those_in_plain_torch(dtype, decay, strided, monke
 
 
 def test_exponentials_to_the_last_digits():
-    """Soft caps and softmax over all magnitudes: an identity projection turns states into logits.
-
-    The limit is four units in the last place; numba 0.60 comes closest to it.
-    """
+    """Soft caps and softmax over all magnitudes: an identity projection turns states into logits."""
     x = torch.randn(4096, 8) * 10.0 ** torch.linspace(-6, 2.5, 4096)[:, None]
     targets = torch.zeros(len(x), dtype=torch.int64)
     for cap in (None, 30.0, 60.0, 200.0):
         logits = x.double() if cap is None else soft_cap(x.double(), cap)
         ours = fused.head_log_prob(x, torch.eye(8), targets, cap).double()
         theirs = byte_log_prob(logits, targets)
-        assert ((ours - theirs).abs() <= 5e-7 * (1 + logits.abs().amax(-1))).all()
+        assert ((ours - theirs).abs() <= 4e-7 * (1 + logits.abs().amax(-1))).all()
 
 
 @each(size=[(1, 1, 1), (5, 3, 17), (128, 64, 192), (77, 130, 33)], add=[False, True])

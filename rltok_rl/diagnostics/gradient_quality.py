@@ -38,7 +38,7 @@ def policy_gradient(model: UNet, rollout: TensorDictBase, advantages: Tensor) ->
         score = score * (1 - (logits / cap).square())
     score = score.masked_fill(rollout["forced"], 0.0)
     recent = rollout["recent"].to(logits.dtype)
-    factors = torch.cat((torch.ones_like(recent[..., :1]), recent), -1) * score.unsqueeze(-1)  # [*B, T, 1 + w]
+    factors = torch.cat((torch.ones_like(logits).unsqueeze(-1), recent), -1) * score.unsqueeze(-1)  # [*B, T, 1 + w]
     states = model.encoder_norm(rollout["encoder_state"].to(head.projection.weight.dtype))  # [*B, T, D]
     per_row = factors.transpose(-1, -2) @ states  # [*B, 1 + w, D]
     return -per_row.flatten(-2).mean(-2) / logits.shape[-1]

@@ -1366,8 +1366,8 @@ _SIXTH = {  # by another person again, at places that no list above changes
     "objectives/test_flips": (
         (
             "flips-decode-without-target-rate",
-            "decoded = self.model.decode(repeated(states), flipped, layout=self.layout, target_rate=rates)",
-            "decoded = self.model.decode(repeated(states), flipped, layout=self.layout)",
+            "decoded = self.model.decode(repeated(states), boundaries, layout=self.layout, target_rate=rates)",
+            "decoded = self.model.decode(repeated(states), boundaries, layout=self.layout)",
         ),
     ),
     "training/test_loop": (

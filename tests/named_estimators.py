@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from rltok_rl.objectives import BASELINE_NAMES, ESTIMATORS, make_estimator
+from torchrl.objectives.utils import get_value_estimator_entry
 
-NAMES = ("discounted_return", *BASELINE_NAMES[1:], *(name for name in ESTIMATORS[1:] if "flips" not in name))
-"""All words, of estimators that need no model."""
+from rltok_rl.objectives import BASELINE_NAMES, ESTIMATORS, Trials, make_estimator
+
+TRIALS = tuple(name for name in ESTIMATORS if issubclass(get_value_estimator_entry(name).cls, Trials))
+"""Words of estimators that need a model."""
+NAMES = ("discounted_return", *BASELINE_NAMES[1:], *(name for name in ESTIMATORS[1:] if name not in TRIALS))
+"""All other words."""
 
 
 def named_estimator(name: str, **options: Any) -> Any:

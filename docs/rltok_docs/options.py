@@ -140,14 +140,17 @@ def _named_options() -> str:
 
 
 def _signature_rows(of: str, function: Any, without: tuple[str, ...], names: tuple[str, ...]) -> str:
-    """The rows of a function's parameters, or of those with the given names."""
-    inner = function.__init__ if isinstance(function, type) else function
-    hints, text = get_type_hints(inner, include_extras=True), ""
-    for name, parameter in inspect.signature(function).parameters.items():
-        if (name in names) if names or not without else name not in without:
-            kinds = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else (hints[name],)
-            text += _named_row(of, name, ", or ".join(map(_kind_word, kinds)), parameter.default)
-    return text
+    """The rows of a function's parameters, or of those with the given names, of a class also those of its bases."""
+    makers = [base.__init__ for base in function.__mro__] if names and isinstance(function, type) else [function]
+    rows: dict[str, str] = {}
+    for maker in makers:
+        inner = maker.__init__ if isinstance(maker, type) else maker
+        hints = get_type_hints(inner, include_extras=True)
+        for name, parameter in inspect.signature(maker).parameters.items():
+            if name not in rows and ((name in names) if names or not without else name not in without):
+                kinds = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else (hints[name],)
+                rows[name] = _named_row(of, name, ", or ".join(map(_kind_word, kinds)), parameter.default)
+    return "".join(rows.values())
 
 
 def _kind_word(kind: Any) -> str:

@@ -26,7 +26,7 @@ BASELINES = ("none", "batch_mean", "leave_one_out", "z_score")
 COMPARING = ("batch_mean", "leave_one_out")
 CREDITED = (
     *("raw", "batch", "early", "paper", "leave_one_out", "entropy_relative", "z_score", "running_mean", "regression"),
-    *("group_mean_2", "group_mean_4", "group_mean_8", "local_flips", "local_flips_far"),
+    *("group_mean_2", "group_mean_4", "group_mean_8", "local_flips", "local_flips_far", "token_gain"),
 )
 TASKS = ("piqa", "hellaswag", "arc_easy", "lambada_openai")
 REFERENCES = ("spacebyte", "whitespace", "bpe", "unigram", "uniform", "stride", "random", "bernoulli")

@@ -35,8 +35,8 @@ from rltok_rl.objectives import (
     BoundaryReinforceLoss,
     EntropyBonus,
     JointLoss,
-    LocalFlips,
     RateLoss,
+    Trials,
     make_estimator,
 )
 from rltok_rl.objectives.joint import model_terms
@@ -56,6 +56,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "critic_advantage": ("lmbda",),
     "local_flips": ("num_flips", "span", "every", "rows_per_pass"),
     "budgeted_flips": ("num_flips", "span", "every", "settled", "rows_per_pass"),
+    "token_gain": ("apart", "every", "settled", "rows_per_pass"),
 }
 """Names of estimators, and ``estimator.options`` of each."""
 RATE_OPTIONS = ("ends", "proportional", "integral")
@@ -98,7 +99,7 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
     if estimator.name == "local_flips" and baseline.name != "none":
         raise ValueError(f"baseline must be 'none' with 'local_flips', which needs none, got {baseline.name!r}")
-    if issubclass(made, LocalFlips):
+    if issubclass(made, Trials):
         options = {"model": model, "price": estimator.price, "layout": make_layout(config, model), **options}
     if estimator.name == "critic_advantage":
         if config.loss.objective != "ppo":

@@ -13,6 +13,8 @@ from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import make_estimator
 from rltok_rl.objectives.flips import LocalFlips
+from rltok_rl.objectives.token_gain import TokenGain
+from rltok_rl.objectives.trials import Trials
 from rltok_rl.renamed import RenamedKeys
 
 Maker = Callable[[str, float, UNet, int], Candidate]
@@ -61,6 +63,10 @@ def _flips(num_flips: int, span: int, name: str, gamma: float, model: UNet, num_
     return Candidate(name, estimator, extra_rows=num_flips)
 
 
+def _gain(apart: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    return Candidate(name, TokenGain(model, gamma=gamma, apart=apart), extra_rows=1)
+
+
 CANDIDATES: dict[str, Maker] = RenamedKeys(
     "candidate",
     {
@@ -80,6 +86,7 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "group_mean_8": partial(_group, 8),
         "local_flips": partial(_flips, 3, 16),
         "local_flips_far": partial(_flips, 3, 32),
+        "token_gain": partial(_gain, 2),
     },
 )
 """Makers by name: ``(name, gamma, model, num_steps) -> Candidate``."""
@@ -95,6 +102,6 @@ def make_candidate(
     if name not in CANDIDATES:
         raise ValueError(f"estimators must be among {list(CANDIDATES)}, got {name!r}")
     candidate = CANDIDATES[name](label or name, gamma, model, num_steps)
-    if isinstance(candidate.estimator, LocalFlips):
+    if isinstance(candidate.estimator, Trials):
         candidate.estimator.price = price
     return candidate

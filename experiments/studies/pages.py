@@ -28,6 +28,7 @@ ESTIMATOR_LABELS = {
     "group_mean_8": "eight rows per text",
     "local_flips": "local flips: 3 per 16 bytes",
     "local_flips_far": "local flips: 3 per 32 bytes",
+    "token_gain": "every second token left out",
 }
 """Estimators of the policy gradient, by the current form of their names in `estimators.json`."""
 _COLOURS = {"raw": PALE, "batch": PALE, "early": PALE, "paper": ALERT}

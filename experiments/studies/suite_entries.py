@@ -46,6 +46,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "ppo_batch_mean": (*_RETURN, "baseline=batch_mean", "loss=ppo"),
     "local_flips": ("estimator=near_flips",),
     "budgeted_flips": ("estimator=budgeted_flips", "baseline=batch_mean"),
+    "token_gain": ("estimator=token_gain",),
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""

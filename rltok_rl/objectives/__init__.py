@@ -8,7 +8,6 @@ import rltok_rl.start_method  # noqa: F401
 
 from rltok_rl.objectives import estimators as _estimators
 from rltok_rl.objectives.baseline import BASELINE_NAMES
-from rltok_rl.objectives.budgeted_flips import BudgetedFlips
 from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic
 from rltok_rl.objectives.estimators import (
     ESTIMATORS,
@@ -16,13 +15,15 @@ from rltok_rl.objectives.estimators import (
     ReturnEstimator,
     make_estimator,
 )
-from rltok_rl.objectives.flips import LocalFlips
+from rltok_rl.objectives.flips import BudgetedFlips, LocalFlips
 from rltok_rl.objectives.joint import JointLoss
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
 from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
 from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus
 from rltok_rl.objectives.segmented import SECOND_LEVEL_WEIGHT, SecondLevelLoss
+from rltok_rl.objectives.token_gain import TokenGain
+from rltok_rl.objectives.trials import Trials
 
 __all__ = [
     "BASELINE_NAMES",
@@ -41,6 +42,8 @@ __all__ = [
     "RateLoss",
     "ReturnEstimator",
     "SecondLevelLoss",
+    "TokenGain",
+    "Trials",
     "VTraceReturn",
     "ZeroCritic",
     "make_estimator",

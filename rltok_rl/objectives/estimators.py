@@ -242,10 +242,11 @@ ESTIMATORS = (
     "control_variate",
     "local_flips",
     "budgeted_flips",
+    "token_gain",
     "critic_advantage",
     "vtrace_return",
 )
-"""Names that this package registers in TorchRL; flips need ``model``."""
+"""Names that this package registers in TorchRL; flips and token gains need ``model``."""
 OLD_ESTIMATORS: dict[str, dict[str, Any]] = {
     "batch_centred": {"baseline": "batch_mean"},
     "leave_one_out": {"baseline": "leave_one_out"},

@@ -28,8 +28,8 @@ from rltok_rl.objectives import (
     EarlyExitLoss,
     JointLoss,
     LanguageModelLoss,
-    LocalFlips,
     SecondLevelLoss,
+    Trials,
 )
 from rltok_rl.objectives.policy_loss import advantages_of
 from rltok_rl.objectives.segmented import SegmenterLoss
@@ -102,7 +102,7 @@ class TrainingStep(nn.Module):
         if warm_start_rule is not None:
             _check_rule(warm_start_rule, alone=actor is None and not self.off_policy)
         for module in loss.modules():
-            if isinstance(module, LocalFlips):  # passes of at most a rollout's rows, which round as a rollout does
+            if isinstance(module, Trials):  # passes of at most a rollout's rows, which round as a rollout does
                 module.rows_per_pass = min(module.rows_per_pass or env.num_rows, env.num_rows)
                 module.precision = precision
         self.byte_ids = torch.empty(0, dtype=torch.int64)  # [B, T] of the last rollout
@@ -286,10 +286,10 @@ def check_rewards(env: EnvBase, loss: JointLoss) -> None:
     """Require rewards that a parallel rollout can transform and that the estimator reads."""
     transforms = [type(transform).__name__ for transform in reward_transforms(env)]
     changed = transforms or env.reward_name not in (*REWARDS, RELATIVE)
-    if changed and isinstance(loss.policy_estimator, LocalFlips):
+    if changed and isinstance(loss.policy_estimator, Trials):
         raise ValueError(
-            f"reward must be one of {[*REWARDS, RELATIVE]}, without transforms, with local flips, which measure "
-            f"log-likelihoods themselves, got {env.reward_name!r} and transforms {transforms}"
+            f"reward must be one of {[*REWARDS, RELATIVE]}, without transforms, with estimators that run trials and "
+            f"measure log-likelihoods themselves, got {env.reward_name!r} and transforms {transforms}"
         )
 
 

@@ -26,8 +26,9 @@ from .configured import QUICK, composed, configured
 
 FILES = sorted(p.relative_to(CONF).with_suffix("").as_posix() for p in CONF.rglob("*/*.yaml"))
 SMALL_TOKENIZER = ["segmenter.options.vocabulary=300", "segmenter.options.num_bytes=20000"]
+WITHOUT_BASELINE = ("control_variate", "local_flips", "near_flips", "token_gain")
 COMPANY = {
-    **{f"estimator/{name}": ["baseline=none"] for name in ("control_variate", "local_flips", "near_flips")},
+    **{f"estimator/{name}": ["baseline=none"] for name in WITHOUT_BASELINE},
     **{f"segmenter/{name}": SMALL_TOKENIZER for name in ("bpe", "unigram", "unigram-trained")},
     "estimator/critic_advantage": ["loss=ppo"],
     "actor/warm_start": ["loss=importance"],

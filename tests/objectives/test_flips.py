@@ -57,11 +57,12 @@ def test_rows_without_a_flip_are_the_rollout(name, layout, mode):
     if rates:
         assert rollout["target_rate"].unique().numel() > 1
     flips = LocalFlips(model, gamma=0.9, num_flips=2, span=5, layout=layout)
-    drawn, nowhere = rollout["action"].bool() | rollout["forced"], torch.full((3, 2, 5), -1)
-    logits = rollout["logits"].double()
+    drawn = rollout["action"].bool() | rollout["forced"]
+    nothing = torch.where(rollout["forced"], 1, -1).unsqueeze(1).expand(3, 2, 23)
+    rollout["logits"] = rollout["logits"].double()
     decode, layouts = model.decode, []
     model.decode = lambda *a, layout, **options: layouts.append(layout) or decode(*a, layout=layout, **options)
-    boundaries, log_probs = flips._run_flipped(rollout, drawn, logits.sigmoid(), rollout["forced"], nowhere)
+    boundaries, log_probs = flips._redraw(rollout, nothing)
     assert layouts == [layout]
     assert torch.equal(boundaries, drawn.unsqueeze(1).expand(3, 2, 23))
     expected = rollout["next", "final_log_prob"].squeeze(-1).unsqueeze(1).expand(3, 2, 23)

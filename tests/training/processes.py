@@ -28,6 +28,7 @@ from rltok_rl.objectives import (
     JointLoss,
     LocalFlips,
     SecondLevelLoss,
+    TokenGain,
     make_estimator,
 )
 from rltok_rl.training import LoopOptions, Trainer
@@ -43,6 +44,7 @@ PROSE = (
 ROWS, STEPS = 8, 20
 FLIPS = {
     "local_flips": LocalFlips,
+    "token_gain": TokenGain,
     "budgeted_flips": partial(BudgetedFlips, baseline="leave_one_out", every=2, settled=10.0),
 }
 UPDATE = ROWS * STEPS  # bytes

@@ -1,0 +1,103 @@
+"""Token gains: what a text loses without every m-th boundary, against reading it again and against enumeration."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rltok_rl.envs import ByteBoundaryEnv
+from torch import Tensor
+
+from rltok_rl.diagnostics.enumeration import enumerate_rollouts
+from rltok_rl.diagnostics.exact import exact_gradient
+from rltok_rl.diagnostics.gradient_quality import policy_gradient
+from rltok_rl.models.flops import decoding_flops
+from rltok_rl.objectives import TokenGain
+
+from ..each import each
+from ..states import seeded
+from .conftest import make_model, make_rollout
+
+HEAD = "boundary_head.projection.weight"
+
+
+def chosen(drawn: Tensor, apart: int, place: int) -> Tensor:
+    return drawn & (drawn.cumsum(-1) % apart == place)
+
+
+@each(apart=[1, 2, 3, 100], price=[0.0, 0.3], place=[0, 1])
+def test_an_advantage_is_what_its_text_loses_without_the_boundary(apart, price, place):
+    """Without lags no other decision changes: rewards are summed up to the next boundary that is left out."""
+    model = make_model(num_lags=0)
+    rollout = make_rollout(model, num_rows=3, num_steps=15).detach()
+    gains = TokenGain(model, gamma=0.9, apart=apart, price=price)
+    gains._choose = lambda drawn: chosen(drawn, apart, place)
+    drawn, last = rollout["action"].bool() | rollout["forced"], rollout["next", "byte"].view(3, 15)[:, -1:]
+    texts = [bytes(row) for row in torch.cat((rollout["byte"].view(3, 15), last), 1).tolist()]
+    env = ByteBoundaryEnv(model, texts, num_steps=15, batch_size=(3,))
+
+    def earned(boundaries: Tensor) -> Tensor:
+        seen = env.parallel_rollout(actions=boundaries.long(), text=texts)["next", "final_log_prob"].detach()
+        return seen.squeeze(-1) - price * boundaries
+
+    left_out = chosen(drawn, apart, place) & ~rollout["forced"]
+    lost = earned(drawn) - earned(drawn & ~left_out)
+    expected = torch.zeros(3, 15)
+    for row, t in left_out.nonzero().tolist():
+        total = 0.0
+        for s in range(t, 15):
+            if s > t and left_out[row, s]:
+                break
+            total += 0.9 ** (s - t) * float(lost[row, s])
+        expected[row, t] = apart * total
+    torch.testing.assert_close(gains(rollout)["advantage"].squeeze(-1), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_expected_gradient_is_exact_without_lags():
+    """Over all strings and all tokens that may be left out, one at a time, with gamma 1."""
+    model, text = make_model(num_lags=0).double(), "to be, o"
+    rollouts = enumerate_rollouts(model, text)[0]
+    gains, total = TokenGain(model, gamma=1.0, apart=100), torch.zeros(rollouts.shape, dtype=torch.float64)
+    for place in range(2, 9):
+        gains._choose = lambda drawn, place=place: chosen(drawn, 100, place)
+        total += gains(rollouts.detach().clone())["advantage"].squeeze(-1) / 100
+    weight = rollouts["log_weight"].exp() * len(rollouts)
+    found = policy_gradient(model, rollouts, total * weight)
+    torch.testing.assert_close(found, exact_gradient(model, text).policy[HEAD].flatten())
+
+
+def test_the_expected_gradient_is_exact_with_lags_on_average():
+    """Later decisions are redrawn by the policy: the mean over draws is within four standard errors."""
+    model, text = make_model(num_lags=3).double(), "to be"
+    rollouts, generator = enumerate_rollouts(model, text)[0], seeded(5)
+    weight = rollouts["log_weight"].exp() * len(rollouts)
+    gains, found = TokenGain(model, gamma=1.0, apart=100, generator=generator), []
+    for _ in range(200):
+        total = torch.zeros(rollouts.shape, dtype=torch.float64)
+        for place in range(2, 6):
+            gains._choose = lambda drawn, place=place: chosen(drawn, 100, place)
+            total += gains(rollouts.detach().clone())["advantage"].squeeze(-1) / 100
+        found.append(policy_gradient(model, rollouts, total * weight))
+    draws, exact = torch.stack(found), exact_gradient(model, text).policy[HEAD].flatten()
+    error = draws.std(0) / len(draws) ** 0.5
+    assert ((draws.mean(0) - exact).abs() <= 4 * error + 1e-12).all()
+    assert float(error.norm()) < 0.1 * float(exact.norm())
+
+
+def test_every_token_is_left_out_equally_often():
+    gains, drawn = TokenGain(make_model(), gamma=0.9, apart=3, generator=seeded(1)), torch.rand(2, 12) < 0.6
+    counts = sum(gains._choose(drawn).double() for _ in range(2000)) / 2000
+    assert ((counts - drawn / 3).abs() < 0.045).all()  # four standard errors
+
+
+def test_some_rows_stand_for_all_and_flops_are_theirs():
+    model = make_model(num_lags=0)
+    rollout = make_rollout(model, num_rows=6, num_steps=15).detach()
+    gains = TokenGain(model, gamma=0.9, apart=2, every=3, generator=seeded(1))
+    rows = (gains(rollout.clone())["advantage"].squeeze(-1) != 0).any(-1).nonzero().flatten()
+    assert torch.equal(rows // 3, torch.arange(2))
+    assert gains.flops(10, 6) == decoding_flops(model, 10, 6) / 3
+    with pytest.raises(ValueError, match="apart must be an integer of at least 1, got 0"):
+        TokenGain(model, gamma=0.9, apart=0)
+    with pytest.raises(ValueError, match="baseline must be 'none'"):
+        TokenGain(model, gamma=0.9, baseline="batch_mean")
+    TokenGain(model, gamma=0.9, baseline="batch_mean", settled=0.1)  # which takes over once the policy is settled

@@ -46,8 +46,8 @@ def check_options(config: TrainConfig) -> None:
             raise ValueError(
                 f"loss.{name} belongs to {' and '.join(objectives)}, got loss.objective={loss.objective!r}"
             )
-    if config.estimator.name == "local_flips" and baseline.options:
-        raise ValueError(f"baseline.options must be empty with 'local_flips', got {baseline.options}")
+    if config.estimator.name in ("local_flips", "token_gain") and baseline.name == "none" and baseline.options:
+        raise ValueError(f"baseline.options must be empty with {config.estimator.name!r}, got {baseline.options}")
     if config.logger.name == "csv" and config.logger.options:
         raise ValueError(f"logger.options must be empty with logger.name='csv', got {dict(config.logger.options)}")
     if read_device(config.compute.device).type == "meta":

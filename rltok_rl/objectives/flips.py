@@ -72,20 +72,20 @@ class LocalFlips(Trials):
         forced, probs = read(rollout, "forced"), read(rollout, "logits").sigmoid()
         drawn = read(rollout, "action").bool() | forced
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
-        fixed = chance == 0  # no decision of the block is free
-        flipped, log_probs = self._redraw(rollout, _flip(drawn, forced, where.masked_fill(fixed, -1)))  # [B, n, T]
+        empty = chance == 0  # no decision of the block is free
+        flipped, log_probs = self._redraw(rollout, _flip(drawn, forced, where.masked_fill(empty, -1)))  # [B, n, T]
         gained = read(rollout, under_next("final_log_prob")) - self.price * drawn
         lost = gained.unsqueeze(1) - (log_probs - self.price * flipped)  # [B, n, T]
         ahead = discounted_return(lost, self.gamma)
         beyond = self.gamma**self.span * F.pad(ahead[..., self.span :], (0, self.span))[..., : lost.shape[-1]]
         value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip
         prob = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
-        weight = (prob / (self.num_flips * chance.clamp(min=1e-30))).masked_fill(fixed, 0.0)
+        weight = (prob / (self.num_flips * chance.clamp(min=1e-30))).masked_fill(empty, 0.0)
         return torch.zeros_like(probs).scatter_add_(1, where.flatten(1), (weight * value).flatten(1).to(probs.dtype))
 
     def _choose(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """One decision per block and flipped row, and its probability; 0 in blocks without free decisions."""
-        mine = self._rows(len(weights))
+        mine = self._own_rows(len(weights))
         if self.process_group is not None:  # [B, T] of this process to [W B, T] of all, in the order of their ranks
             gathered = [torch.empty_like(weights) for _ in range(self.process_group.size())]
             dist.all_gather(gathered, weights.contiguous(), group=self.process_group)
@@ -104,7 +104,7 @@ class LocalFlips(Trials):
 
 
 def _flip(drawn: Tensor, forced: Tensor, where: Tensor) -> Tensor:
-    """Decisions [B, n, T] with flips at ``where`` [B, n, blocks], -1 for none; -1 is free, and so are all others."""
+    """Fix the flipped decisions at ``where`` [B, n, blocks] (-1: none) and the forced ones: [B, n, T], -1 is free."""
     num_flips, length = where.shape[1], drawn.shape[1]
 
     def repeated(x: Tensor) -> Tensor:
@@ -117,9 +117,10 @@ def _flip(drawn: Tensor, forced: Tensor, where: Tensor) -> Tensor:
 
 @register_value_estimator("budgeted_flips", default_kwargs={"gamma": 0.99})
 class BudgetedFlips(LocalFlips):
-    """Local flips in one row of four, while the policy is undecided: other defaults, as ``"budgeted_flips"``.
+    """Local flips with ``num_flips=2``, ``every=4`` and ``settled=0.1``, registered as ``"budgeted_flips"``.
 
-    Options are those of :class:`LocalFlips`, and ``baseline`` with its options.
+    Both estimators have their own bias: of flips, that of ``span`` and of neighbouring flips; of returns, that of
+    gamma. Options are those of :class:`LocalFlips`, and ``baseline`` with its options.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class BudgetedFlips(LocalFlips):
         gamma: float,
         num_flips: Annotated[int, "[1, 1000]"] = 2,
         every: Annotated[int, "[1, 1e6]"] = 4,
-        settled: Annotated[float, "[0, inf)"] = 0.1,
+        settled: Annotated[float, "[0, inf)"] | None = 0.1,
         **options: Any,
     ) -> None:
         super().__init__(model, gamma=gamma, num_flips=num_flips, every=every, settled=settled, **options)

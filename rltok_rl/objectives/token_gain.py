@@ -18,7 +18,7 @@ from rltok_rl.objectives.trials import Trials
 from rltok_rl.utils import check_count
 
 
-@register_value_estimator("token_gain", default_kwargs={"gamma": 0.99})
+@register_value_estimator("token_gain", default_kwargs={"gamma": 1.0})
 class TokenGain(Trials):
     """Advantages from leaving out one token in every ``apart``, registered as ``"token_gain"``.
 
@@ -39,7 +39,7 @@ class TokenGain(Trials):
     Args:
         model: the U-Net of the rollout.
         gamma: discount in [0, 1].
-        apart: m, of how many tokens one is left out.
+        apart: leave out one token in every m = ``apart``.
         **options: of :class:`~rltok_rl.objectives.trials.Trials`.
     """
 
@@ -60,13 +60,13 @@ class TokenGain(Trials):
         left_out = self._choose(drawn) & ~forced
         fixed = torch.where(left_out, 0, torch.where(forced, 1, -1)).unsqueeze(1)  # [B, 1, T]
         boundaries, log_probs = (x.squeeze(1) for x in self._redraw(rollout, fixed))
-        spent = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
-        gained = read(rollout, under_next("final_log_prob")) - log_probs - spent
-        last = F.pad(left_out[:, 1:], (0, 1), value=True)
-        return (self.apart * discounted_return(gained, self.gamma, done=last)).masked_fill(~left_out, 0.0)
+        extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
+        gained = read(rollout, under_next("final_log_prob")) - log_probs - extra_price
+        ends = F.pad(left_out[:, 1:], (0, 1), value=True)  # the next boundary is left out
+        return (self.apart * discounted_return(gained, self.gamma, done=ends)).masked_fill(~left_out, 0.0)
 
     def _choose(self, drawn: Tensor) -> Tensor:
-        """Boundaries [B, T] of every m-th token."""
-        shape = (self._num_rows(len(drawn)), 1)
+        """Mark the boundaries [B, T] of every m-th token."""
+        shape = (self._rows_of_all(len(drawn)), 1)
         places = torch.randint(self.apart, shape, generator=self.generator, device=drawn.device)
-        return drawn & (drawn.cumsum(-1) % self.apart == places[self._rows(len(drawn))])
+        return drawn & (drawn.cumsum(-1) % self.apart == places[self._own_rows(len(drawn))])

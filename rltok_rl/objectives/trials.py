@@ -1,4 +1,4 @@
-"""Estimators that run a rollout's texts again, with other boundaries or tokens, to measure what a decision is worth."""
+"""Base of estimators that run a rollout's texts again with other boundaries, to measure the effect of decisions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ class Trials(ReturnEstimator):
         gamma: discount in [0, 1].
         every: run trials in one random row of each group of ``every`` consecutive rows. Its advantages are multiplied
             by ``every``; those of the other rows are 0. It must divide the rows of a process.
-        settled: mean entropy of free decisions, in nats, below which the next batch has no trials; None
-            always runs them, and takes no ``baseline``.
+        settled: mean entropy of free decisions, in nats, below which the next batch has no trials, and its
+            advantages are returns minus the ``baseline``, which should then be set; None always runs trials, and
+            ``baseline`` must be ``"none"``.
         price: nats per boundary in the rewards.
-        layout: of the tokens of the further passes, as for :class:`~rltok_rl.models.tokens.Packing`.
+        layout: token layout of the extra passes, as for :class:`~rltok_rl.models.tokens.Packing`.
         generator: source of the random numbers, with equal seeds in all processes.
         rows_per_pass: rows of the rollout whose trials run together, to save memory; None runs all. Results are equal
             up to rounding. A :class:`~rltok_rl.training.TrainingStep` runs at most the rows of a micro-batch.
@@ -65,7 +66,8 @@ class Trials(ReturnEstimator):
         precision: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        self.uses_baseline = settled is not None
+        # Set before the base class checks it.
+        self.__dict__["uses_baseline"] = type(self).uses_baseline or settled is not None
         super().__init__(gamma=gamma, **options)
         as_packing(layout)
         self.every = check_count("every", every)
@@ -84,7 +86,7 @@ class Trials(ReturnEstimator):
         raise NotImplementedError
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
-        """Advantages [B, T] of a rollout [B, T]; overridden."""
+        """Return the advantages [B, T] of a rollout [B, T]; a subclass overrides this."""
         raise NotImplementedError
 
     @property
@@ -126,19 +128,19 @@ class Trials(ReturnEstimator):
         return masked_mean(boundary_entropy(logits.detach(), forced=forced), free, process_group=self.process_group)
 
     def _drawn_rows(self, num_rows: int, device: torch.device) -> Tensor:
-        """One row of every group of ``every`` consecutive ones, by its index among this process's rows."""
+        """Draw one row of every group of ``every`` consecutive ones: indices among this process's rows."""
         groups, rest = divmod(num_rows, self.every)
         if rest:
             raise ValueError(f"every must divide the rows of the rollout, {num_rows}, got {self.every}")
-        places = torch.randint(self.every, (self._num_rows(groups),), generator=self.generator, device=device)
-        return places[self._rows(groups)] + self.every * torch.arange(groups, device=device)
+        places = torch.randint(self.every, (self._rows_of_all(groups),), generator=self.generator, device=device)
+        return places[self._own_rows(groups)] + self.every * torch.arange(groups, device=device)
 
-    def _num_rows(self, num_rows: int) -> int:
-        """Rows of all processes, each of which has ``num_rows``."""
+    def _rows_of_all(self, num_rows: int) -> int:
+        """Return the number of rows of all processes, each of which has ``num_rows``."""
         return num_rows * (self.process_group.size() if self.process_group else 1)
 
-    def _rows(self, num_rows: int) -> slice:
-        """This process's rows among those of all."""
+    def _own_rows(self, num_rows: int) -> slice:
+        """Return the place of this process's rows among those of all."""
         first = 0 if self.process_group is None else self.process_group.rank() * num_rows
         return slice(first, first + num_rows)
 
@@ -150,9 +152,9 @@ class Trials(ReturnEstimator):
         """
         probs = read(rollout, "logits").sigmoid()
         drawn = read(rollout, "action").bool() | read(rollout, "forced")
-        shape = (self._num_rows(len(probs)), probs.shape[1])
+        shape = (self._rows_of_all(len(probs)), probs.shape[1])
         fresh = torch.rand(shape, generator=self.generator, device=probs.device, dtype=probs.dtype)
-        fresh = fresh[self._rows(len(probs))]
+        fresh = fresh[self._own_rows(len(probs))]
         uniforms = torch.where(drawn, fresh * probs, probs + fresh * (1 - probs))
         uniforms = uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
         size, narrow = self.rows_per_pass or len(drawn), self.precision is not None
@@ -162,7 +164,7 @@ class Trials(ReturnEstimator):
         return joined(boundaries), joined(log_probs)
 
     def _run_pass(self, rollout: TensorDictBase, fixed: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """Boundaries and log-likelihoods [b, n, T] of some rows, in one forward pass."""
+        """Return boundaries and log-likelihoods [b, n, T] of some rows, from one forward pass."""
         copies, length = fixed.shape[1:]
 
         def repeated(x: Tensor) -> Tensor:

@@ -16,9 +16,10 @@ from .conftest import opinionated
 HEAD = "boundary_head.projection.weight"
 
 
+@pytest.mark.parametrize("num_lags", [0, 3])
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_the_closed_form_is_what_backpropagation_gives(training):
-    model = opinionated(num_lags=3).train(training)
+def test_the_closed_form_is_what_backpropagation_gives(training, num_lags):
+    model = opinionated(num_lags=num_lags).train(training)
     env = ByteBoundaryEnv(model, "so long lives this and this gives life to thee " * 3, num_steps=20, batch_size=(4,))
     rollout = env.parallel_rollout(LearnedBoundaryActor(model))
     advantages = torch.randn(4, 20)

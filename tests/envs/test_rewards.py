@@ -339,4 +339,4 @@ def test_trainer_learns_from_transformed_rewards(make_env, model):
     loss = JointLoss({"policy": BoundaryReinforceLoss(LocalFlips(model, gamma=0.9))}, {"policy": 1.0})
     for env in (make_env(reward=squashed), TransformedEnv(make_env(), RewardScaling(0.0, 2.0))):
         trainer = partial(Trainer, model, env, loss, LoopOptions(total_bytes=72))
-        refused((trainer, ValueError, "without transforms, with local flips"))
+        refused((trainer, ValueError, "without transforms, with estimators that run trials"))

@@ -179,6 +179,7 @@ NOT_TRAINED = [
     ("actor.name=greedy", "actor.name must be one of"),
     ("loss.objective=trpo", "loss.objective must be one of"),
     ("estimator=local_flips", "baseline must be 'none' with 'local_flips'"),
+    ("estimator=token_gain", "baseline must be 'none' with 'token_gain'"),
     ("estimator=critic_advantage", "estimator 'critic_advantage' needs loss.objective='ppo'"),
     ("estimator=control_variate baseline=group_mean", "must be 'none' with ControlVariateReturn, .*'group_mean'"),
     ("baseline=group_mean baseline.rows_per_text=1", "baseline.rows_per_text must be at least 2"),
@@ -209,6 +210,7 @@ IGNORED = [
     ("loss.max_weight=3", "loss.max_weight belongs to importance, got loss.objective='reinforce'"),
     ("loss=ppo loss.average=all", "loss.average belongs to reinforce and importance, got .*'ppo'"),
     ("estimator=local_flips baseline=none +baseline.options.a=1", "baseline.options must be empty with"),
+    ("estimator=token_gain baseline=none +baseline.options.a=1", "baseline.options must be empty with"),
 ]
 """Options, and the message before anything is read."""
 

@@ -50,6 +50,8 @@ def test_candidates_estimate_what_their_names_say():
     for name, span in (("local_flips", 16), ("local_flips_far", 32)):
         flips = candidates[name]
         assert (flips.extra_rows, flips.estimator.num_flips, flips.estimator.span) == (3, 3, span)
+    gain = candidates["token_gain"]
+    assert (gain.extra_rows, gain.estimator.apart) == (1, 2)
     one_pass = 2 * (model.config.width * 128 + 128)
     assert candidates["critic"].flops_per_byte == one_pass * (1 + 4 * 3)  # one estimate, four training steps
 

@@ -346,7 +346,10 @@ def test_defaults_are_the_documented_ones():
     }.items():
         parameters = inspect.signature(function).parameters.values()
         assert {p.name: p.default for p in parameters if p.default not in usual} == expected
-    registered = {"lmbda": {"critic_advantage": 0.95, "vtrace_return": 1.0}, "gamma": dict.fromkeys(ESTIMATORS, 0.99)}
+    registered = {
+        "lmbda": {"critic_advantage": 0.95, "vtrace_return": 1.0},
+        "gamma": dict.fromkeys(ESTIMATORS, 0.99) | {"token_gain": 1.0},
+    }
     for name in ESTIMATORS:
         options = {option: values[name] for option, values in registered.items() if name in values}
         assert get_value_estimator_entry(name).default_kwargs == options

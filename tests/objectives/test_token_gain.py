@@ -11,11 +11,11 @@ from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.exact import exact_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
 from rltok_rl.models.flops import decoding_flops
-from rltok_rl.objectives import TokenGain
+from rltok_rl.objectives import TokenGain, make_estimator
 
 from ..each import each
 from ..states import seeded
-from .conftest import make_model, make_rollout
+from .conftest import TEXT, make_model, make_rollout
 
 HEAD = "boundary_head.projection.weight"
 
@@ -24,10 +24,10 @@ def chosen(drawn: Tensor, apart: int, place: int) -> Tensor:
     return drawn & (drawn.cumsum(-1) % apart == place)
 
 
-@each(apart=[1, 2, 3, 100], price=[0.0, 0.3], place=[0, 1])
-def test_an_advantage_is_what_its_text_loses_without_the_boundary(apart, price, place):
+@each(case=[(1, 0), (2, 0), (2, 1), (3, 1), (100, 2), (100, 3)], price=[0.0, 0.3])
+def test_an_advantage_is_what_its_text_loses_without_the_boundary(case, price):
     """Without lags no other decision changes: rewards are summed up to the next boundary that is left out."""
-    model = make_model(num_lags=0)
+    (apart, place), model = case, make_model(num_lags=0)
     rollout = make_rollout(model, num_rows=3, num_steps=15).detach()
     gains = TokenGain(model, gamma=0.9, apart=apart, price=price)
     gains._choose = lambda drawn: chosen(drawn, apart, place)
@@ -40,6 +40,7 @@ def test_an_advantage_is_what_its_text_loses_without_the_boundary(apart, price, 
         return seen.squeeze(-1) - price * boundaries
 
     left_out = chosen(drawn, apart, place) & ~rollout["forced"]
+    assert left_out.any()
     lost = earned(drawn) - earned(drawn & ~left_out)
     expected = torch.zeros(3, 15)
     for row, t in left_out.nonzero().tolist():
@@ -93,11 +94,50 @@ def test_some_rows_stand_for_all_and_flops_are_theirs():
     model = make_model(num_lags=0)
     rollout = make_rollout(model, num_rows=6, num_steps=15).detach()
     gains = TokenGain(model, gamma=0.9, apart=2, every=3, generator=seeded(1))
-    rows = (gains(rollout.clone())["advantage"].squeeze(-1) != 0).any(-1).nonzero().flatten()
+    whole = TokenGain(model, gamma=0.9, apart=2)
+    gains._choose = whole._choose = lambda drawn: chosen(drawn, 2, 0)
+    some, all_rows = (estimator(rollout.clone())["advantage"].squeeze(-1) for estimator in (gains, whole))
+    rows = (some != 0).any(-1).nonzero().flatten()
     assert torch.equal(rows // 3, torch.arange(2))
+    torch.testing.assert_close(some[rows], 3 * all_rows[rows], rtol=1e-4, atol=1e-5)
     assert gains.flops(10, 6) == decoding_flops(model, 10, 6) / 3
     with pytest.raises(ValueError, match="apart must be an integer of at least 1, got 0"):
         TokenGain(model, gamma=0.9, apart=0)
     with pytest.raises(ValueError, match="baseline must be 'none'"):
         TokenGain(model, gamma=0.9, baseline="batch_mean")
     TokenGain(model, gamma=0.9, baseline="batch_mean", settled=0.1)  # which takes over once the policy is settled
+
+
+def test_returns_take_over_once_the_policy_is_settled():
+    model = make_model()
+    rollout = make_rollout(model).detach()
+    gains = TokenGain(model, gamma=0.9, baseline="leave_one_out", settled=10.0, generator=seeded(1))
+    always = TokenGain(model, gamma=0.9, generator=seeded(1))
+    returns = make_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")
+    for expected, trials in ((always, True), (returns, False)):  # the entropy is infinite before the first batch
+        found = gains(rollout.clone())["advantage"]
+        assert torch.equal(found, expected(rollout.clone())["advantage"]) and gains.ran_trials is trials
+    other = TokenGain(model, gamma=0.9, baseline="leave_one_out", settled=10.0)
+    other.load_state_dict(gains.state_dict())
+    assert other.entropy == gains.entropy < 10.0
+
+
+@each(layout=["padded", "packed"], rows=[1, 2, 4])
+def test_passes_of_some_rows_are_one_pass_of_all(layout, rows):
+    """With target rates of the texts, in float64, where only the width of padding differs."""
+    model = make_model(rate_embedding=True).double()
+    env = ByteBoundaryEnv(model, TEXT * 3, num_steps=23, batch_size=(4,), seed=1, target_rates=(0.1, 0.6))
+    rollout = env.parallel_rollout(generator=seeded(2)).detach()
+    whole, parts = (
+        TokenGain(model, gamma=0.9, generator=seeded(5), **options)(rollout.clone())["advantage"]
+        for options in ({}, {"layout": layout, "rows_per_pass": rows})
+    )
+    assert (whole != 0).any()
+    torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-11)
+
+
+def test_a_subclass_may_use_a_baseline():
+    class Mine(TokenGain):
+        uses_baseline = True
+
+    assert Mine(make_model(), gamma=0.9, baseline="batch_mean").uses_baseline

@@ -108,6 +108,11 @@ class EstimatorConfig:
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the estimator."""
 
+    @property
+    def always_runs_trials(self) -> bool:
+        """Whether the estimator measures effects of decisions in every update, so that a baseline would be ignored."""
+        return self.name in ("local_flips", "token_gain") and self.options.get("settled") is None
+
 
 @dataclass
 class BaselineConfig:

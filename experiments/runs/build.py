@@ -59,8 +59,6 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "token_gain": ("apart", "every", "settled", "rows_per_pass"),
 }
 """Names of estimators, and ``estimator.options`` of each."""
-WITHOUT_BASELINE = ("local_flips", "token_gain")
-"""Estimators that measure effects of decisions and need no baseline."""
 RATE_OPTIONS = ("ends", "proportional", "integral")
 FIGURES_EVERY = 16
 """Updates whose metrics are fetched together on accelerators."""
@@ -99,7 +97,7 @@ def make_advantages(config: TrainConfig, model: UNet, process_group: Any = None)
     if (folds := estimator.options.get("folds", 2)) > num_rows:
         raise ValueError(f"estimator.options.folds must be at most the rows of an update, {num_rows}, got {folds}")
     options: dict[str, Any] = {"gamma": estimator.gamma, "process_group": process_group, **estimator.options}
-    if estimator.name in WITHOUT_BASELINE and baseline.name != "none" and estimator.options.get("settled") is None:
+    if estimator.always_runs_trials and baseline.name != "none":
         hint = "; estimator.options.settled lets it take over" if "settled" in allowed else ""
         raise ValueError(
             f"baseline must be 'none' with {estimator.name!r}, which needs none, got {baseline.name!r}{hint}"

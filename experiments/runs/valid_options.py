@@ -46,7 +46,7 @@ def check_options(config: TrainConfig) -> None:
             raise ValueError(
                 f"loss.{name} belongs to {' and '.join(objectives)}, got loss.objective={loss.objective!r}"
             )
-    if config.estimator.name in ("local_flips", "token_gain") and baseline.name == "none" and baseline.options:
+    if config.estimator.always_runs_trials and baseline.options:
         raise ValueError(f"baseline.options must be empty with {config.estimator.name!r}, got {baseline.options}")
     if config.logger.name == "csv" and config.logger.options:
         raise ValueError(f"logger.options must be empty with logger.name='csv', got {dict(config.logger.options)}")

@@ -52,11 +52,7 @@ MEANS = [
     *((f"main {name}", page) for name in MAIN for page in (README, COMPARE)),
     *((f"main {name}", COMPARE) for name in OTHERS),
     *((f"main {name}", CLAIMS) for name in ("ours", "fast", "hnet")),
-    *(
-        (name, page)
-        for name in ("fresh ours", "fresh tuned", "fresh spacebyte", "fresh uniform")
-        for page in (README, COMPARE)
-    ),
+    *((f"fresh {name}", COMPARE) for name in ("ours", "tuned", "spacebyte", "uniform")),
     ("gamma 0.99, weight 0.01", README),
     ("paper", COMPARE),
     *(("paper-0.9", page) for page in (README, COMPARE, CLAIMS)),
@@ -88,8 +84,7 @@ DIFFERENCES = [
     *(("ten uniform", "ten ours", page) for page in (README, CLAIMS, COMPARE)),
     *(("all spacebyte", "all ours", page) for page in (README, CLAIMS, COMPARE)),
     ("fast", "twelve ours", COMPARE),
-    ("fresh tuned", "fresh uniform", README),
-    ("fresh tuned", "fresh spacebyte", README),
+    *(("fresh tuned", f"fresh {name}", COMPARE) for name in ("uniform", "spacebyte")),
     ("fast spacebyte", "fast", COMPARE),
     *((name, "ablations' tuned", README) for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag")),
 ]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,13 @@ from rltok_rl.experiments.commands.run_checks import read_run_options
 from rltok_rl.experiments.studies.candidates import make_candidate
 from rltok_rl.experiments.studies.common import StepLines, command_line
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions, check_options
+from rltok_rl.experiments.studies.gradients import GradientMeter
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
 from rltok_rl.experiments.studies.toy import get_toy
 
 from rltok_rl.data import TextSource, local_code
-from rltok_rl.diagnostics.estimator_report import Candidate, collect_gradients, estimator_report
+from rltok_rl.diagnostics.estimator_report import estimator_report
 from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
-from rltok_rl.diagnostics.gradient_quality import signal_to_noise
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.models.unet import UNet
 from rltok_rl.training.environment import machine
@@ -71,31 +70,9 @@ def exact_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict
 
 def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[str, Any]:
     """Measure signal and noise on batches of real text, against an unbiased gradient of other batches."""
-
-    def rollouts(seed: int) -> TextRollouts:
-        return TextRollouts(model, source, num_rows=study.num_rows, num_steps=study.num_steps, seed=study.seed + seed)
-
-    unbiased = make_candidate("group_mean_4", 1.0, model, study.num_steps)  # gamma 1: discounts bias the gradient
-    progress = StepLines("reference gradient:", lines=20)
-    gradients = collect_gradients(model, rollouts(1000), [unbiased], study.reference_batches, progress=progress)
-    reference = signal_to_noise(gradients["group_mean_4"])
-    rate = float(rollouts(2000)(1)["action"].float().mean())
-
-    def measure(seed: int, candidates: Sequence[Candidate], label: str) -> list[dict[str, Any]]:
-        rows = estimator_report(
-            model,
-            rollouts(seed),
-            candidates,
-            num_batches=study.num_batches,
-            warm_up=study.warm_up,
-            num_rows=study.num_rows,
-            num_steps=study.num_steps,
-            rate=rate,
-            reference=reference,
-            progress=StepLines(f"real text, {label}:", lines=20),
-        )
-        return [row.to_dict() for row in rows]
-
+    meter = GradientMeter(model, source, study.num_rows, study.num_steps, seed=study.seed)
+    reference, rate = meter.reference(study.reference_batches), meter.rate()
+    sizes: Any = {"num_batches": study.num_batches, "warm_up": study.warm_up}
     candidates = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
     swept = [
         make_candidate(name, gamma, model, study.num_steps, label=f"{name}@{gamma}")
@@ -103,11 +80,13 @@ def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[
         if name in study.estimators
         for gamma in study.gammas
     ]
+    table = meter.rows(candidates, reference, rate, label=f"real text, gamma {study.gamma}", **sizes)
+    sweep = meter.rows(swept, reference, rate, label="real text, every gamma", seed=500, **sizes) if swept else []
     return {
         "reference": {"ratio": reference.ratio, "error": reference.error, "batches": study.reference_batches},
         "rate": rate,
-        "table": measure(0, candidates, f"gamma {study.gamma}"),
-        "sweep": measure(500, swept, "every gamma") if swept else [],
+        "table": table,
+        "sweep": sweep,
     }
 
 

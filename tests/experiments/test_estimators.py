@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from rltok_rl.experiments.studies import estimators
+from rltok_rl.experiments.studies import estimators, gradients
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions
 from rltok_rl.experiments.studies.estimators import run
@@ -86,7 +86,7 @@ def test_the_reference_is_unbiased(monkeypatch):
         references.extend(candidates)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(estimators, "collect_gradients", stop)
+    monkeypatch.setattr(gradients, "collect_gradients", stop)
     with pytest.raises(KeyboardInterrupt):
         estimators.real_part(UNet(toy_config()), TextSource(local_prose(20_000)), EstimatorOptions())
     assert [(one.estimator.gamma, one.reward, one.rows_per_text) for one in references] == [(1.0, "early_exit", 4)]

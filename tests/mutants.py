@@ -462,6 +462,26 @@ _THIRD = {  # chosen later again, in the same way
         ("actions-generator", 'self._action_rng.set_state(state["actions"].to("cpu", torch.uint8))', "pass"),
     ),
     # training and runs
+    "objectives/test_token_gain": (
+        ("gain-without-factor", "(self.apart * discounted_return(gained", "(1 * discounted_return(gained"),
+        ("gain-leaves-out-forced", "self._choose(drawn) & ~forced", "self._choose(drawn)"),
+        ("gain-price", '("final_log_prob")) - log_probs - extra_price', '("final_log_prob")) - log_probs + extra_price'),
+        (
+            "gain-beyond-next",
+            "F.pad(left_out[:, 1:], (0, 1), value=True)",
+            "F.pad(left_out[:, :0], (0, left_out.shape[1]))",
+        ),
+        ("gain-of-all-bytes", ".masked_fill(~left_out, 0.0)", ""),
+        ("gain-same-place", "places = torch.randint(self.apart, shape", "places = torch.randint(1, shape"),
+        ("gain-flops-of-all-rows", "num_second=num_second) / self.every", "num_second=num_second)"),
+        (
+            "trials-of-other-rows",
+            "self._trial_advantages(view.rollout[rows])",
+            "self._trial_advantages(view.rollout[rows * 0])",
+        ),
+        ("trials-without-weight", "self.every * self._trial_advantages(", "1 * self._trial_advantages("),
+        ("trials-never-settle", "self.ran_trials = self.entropy >= self.settled", "self.ran_trials = True"),
+    ),
     "objectives/test_flips": (
         ("flip-forced", "(probs * (1 - probs)).masked_fill(forced, 0.0)", "probs * (1 - probs)"),  # objectives
         ("warm-start-trials", "num_bytes, *rates) if entry.tried else 0.0", "num_bytes, *rates)"),

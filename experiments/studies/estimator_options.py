@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hydra.core.config_store import ConfigStore
@@ -90,8 +91,12 @@ def check_options(options: EstimatorOptions) -> None:
     check_minimums(options, least)
     if options.exact_texts and options.exact_bytes > MOST_BYTES:
         raise ValueError(f"exact_bytes must be at most {MOST_BYTES} to be enumerated, got {options.exact_bytes}")
-    # The reference gradient has four rows per text, and estimators that compare rows of a text have others.
-    sizes = [int(name.rpartition("_")[2]) for name in options.estimators if name.startswith("group_mean_")]
-    together = math.lcm(4, *sizes)
+    together = rows_together(options.estimators)
     if options.num_rows < 1 or options.num_rows % together:
         raise ValueError(f"num_rows must be a multiple of {together} with these estimators, got {options.num_rows}")
+
+
+def rows_together(estimators: Sequence[str]) -> int:
+    """Return what must divide the rows: those of the reference's texts, and of estimators that compare rows."""
+    sizes = [int(name.rpartition("_")[2]) for name in estimators if name.startswith("group_mean_")]
+    return math.lcm(4, *sizes)

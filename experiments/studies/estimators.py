@@ -80,8 +80,8 @@ def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[
         if name in study.estimators
         for gamma in study.gammas
     ]
-    table = meter.rows(candidates, reference, rate, label=f"real text, gamma {study.gamma}", **sizes)
-    sweep = meter.rows(swept, reference, rate, label="real text, every gamma", seed=500, **sizes) if swept else []
+    table = meter.measure(candidates, reference, rate, label=f"real text, gamma {study.gamma}", **sizes)
+    sweep = meter.measure(swept, reference, rate, label="real text, every gamma", offset=500, **sizes) if swept else []
     return {
         "reference": {"ratio": reference.ratio, "error": reference.error, "batches": study.reference_batches},
         "rate": rate,

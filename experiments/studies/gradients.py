@@ -29,10 +29,10 @@ class GradientMeter:
     num_steps: int
     seed: int = 0
 
-    def rollouts(self, seed: int) -> TextRollouts:
-        """Return rollouts of fresh windows; different seeds have different texts."""
+    def rollouts(self, offset: int) -> TextRollouts:
+        """Return rollouts of fresh windows; ``offset`` is added to the seed."""
         sizes: Any = {"num_rows": self.num_rows, "num_steps": self.num_steps}
-        return TextRollouts(self.model, self.source, seed=self.seed + seed, **sizes)
+        return TextRollouts(self.model, self.source, seed=self.seed + offset, **sizes)
 
     def reference(self, num_batches: int) -> Signal:
         """Measure the unbiased gradient: four rows per text, gamma 1."""
@@ -45,7 +45,7 @@ class GradientMeter:
         """Return the boundaries per byte of one batch."""
         return float(self.rollouts(2000)(1)["action"].float().mean())
 
-    def rows(
+    def measure(
         self,
         candidates: Sequence[Candidate],
         reference: Signal,
@@ -54,12 +54,12 @@ class GradientMeter:
         num_batches: int,
         warm_up: int,
         label: str,
-        seed: int = 0,
+        offset: int = 0,
     ) -> list[dict[str, Any]]:
         """Measure candidates on ``num_batches``; those that learn get ``warm_up`` batches beforehand."""
         rows = estimator_report(
             self.model,
-            self.rollouts(seed),
+            self.rollouts(offset),
             candidates,
             num_batches=num_batches,
             warm_up=warm_up,

@@ -1,17 +1,20 @@
-"""What estimators do to the policy's gradient at several moments of a training.
+"""Signal, cost and bias of estimators at several moments of a run.
 
     python -m rltok_rl.experiments.studies.moments experiment=recall recipe=ours moments=[0.05,0.3,1.0]
 
-Fields of :class:`Options` are options of the study; all others are those of ``rltok train`` and describe the training.
-The training is the same as without the measurements, and leaves no files but the study's page.
+Fields of :class:`Options` are options of the study; all others are those of ``rltok train`` and describe the run. It
+learns as it would without measurements, and leaves no files but the study's page. All moments have the same windows
+of the training text, and critics are warmed up on the fixed model of each moment.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,10 @@ from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.reports.markdown import markdown, number
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.common import check_minimums, command_line, read_options
+from rltok_rl.experiments.studies.estimator_options import rows_together
 from rltok_rl.experiments.studies.gradients import GradientMeter
 from rltok_rl.experiments.studies.pages import value_and_error
 
@@ -38,18 +43,14 @@ class Options:
     """Options of the study."""
 
     moments: list[float] = field(default_factory=lambda: [0.05, 0.3, 1.0])
-    """Shares of the training after which estimators are measured; 0 is before the first update."""
+    """Shares of the run after which estimators are measured; 0 is before the first update."""
     estimators: list[str] = field(
         default_factory=lambda: [
-            "paper",
-            "paper@0.9",
-            "critic_td@0.9",
-            "group_mean_2@0.9",
-            "local_flips@0.9",
-            "token_gain",
+            *("paper", "paper@0.9", "critic_td@0.9", "group_mean_2@0.9"),
+            *("local_flips@0.9", "token_gain", "token_gain@0.9"),
         ]
     )
-    """Candidates, with a discount of their own after @, else 1."""
+    """Candidates as ``name`` or ``name@gamma``; gamma is 1 by default."""
     num_batches: int = 100
     """Batches of each candidate."""
     reference_batches: int = 200
@@ -61,19 +62,21 @@ class Options:
 
 
 def read_candidates(options: Options) -> dict[str, tuple[str, float]]:
-    """Return name and discount of each candidate by its label, after checking all options."""
+    """Return name and discount of each candidate by its label, after checking all options of the study."""
     check_minimums(options, {"num_batches": 3, "reference_batches": 3, "warm_up": 0})
     if not options.moments or options.moments != sorted(set(options.moments)):
         raise ValueError(f"moments must increase, got {options.moments}")
     if not 0 <= options.moments[0] <= options.moments[-1] <= 1:
         raise ValueError(f"moments must lie in [0, 1], got {options.moments}")
+    if not options.estimators or len(set(options.estimators)) != len(options.estimators):
+        raise ValueError(f"estimators must be different names, at least one, got {options.estimators}")
     candidates = {}
     for label in options.estimators:
         name, _, gamma = label.partition("@")
         try:
             discount = float(gamma or 1.0)
         except ValueError:
-            discount = -1.0
+            discount = math.nan
         if name not in CANDIDATES or not 0 <= discount <= 1:
             raise ValueError(
                 f"estimators must be among {list(CANDIDATES)}, with a discount in [0, 1] after @, got {label!r}"
@@ -82,11 +85,41 @@ def read_candidates(options: Options) -> dict[str, tuple[str, float]]:
     return candidates
 
 
+def check_run(config: TrainConfig, candidates: dict[str, tuple[str, float]]) -> None:
+    """Raise ValueError for a run whose policy gradient this study does not measure."""
+    check_options(config)
+    together = rows_together([name for name, _ in candidates.values()])
+    if config.data.num_rows % together:
+        raise ValueError(
+            f"data.num_rows must be a multiple of {together} with these estimators, got {config.data.num_rows}"
+        )
+    if (config.actor.name, config.segmenter.name) != ("learned", "learned"):
+        raise ValueError(
+            f"actor and segmenter must be learned, got {config.actor.name!r} and {config.segmenter.name!r}: the study "
+            f"measures the gradient of a policy"
+        )
+    if config.estimator.reward != "early_exit" or config.estimator.price or config.actor.rates is not None:
+        raise ValueError(
+            f"estimator.reward must be 'early_exit', estimator.price 0 and actor.rates null, "
+            f"got {config.estimator.reward!r}, {config.estimator.price} and {config.actor.rates}"
+        )
+
+
 def split_arguments(arguments: Sequence[str]) -> tuple[Options, list[str]]:
-    """Separate the study's options from those of the training."""
+    """Separate the study's options from those of the run."""
     names = Options.__dataclass_fields__
-    own = [argument for argument in arguments if argument.partition("=")[0] in names]
-    return read_options(Options, own), [argument for argument in arguments if argument not in own]
+    study = [argument for argument in arguments if argument.partition("=")[0] in names]
+    return read_options(Options, study), [argument for argument in arguments if argument not in study]
+
+
+@contextmanager
+def unchanged(source: WindowSource, seed: int) -> Iterator[None]:
+    """Restore torch's random numbers and the position of a source, which a run shares with measurements."""
+    position = source.state_dict()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+    source.load_state_dict(position)
 
 
 def measure(
@@ -96,32 +129,30 @@ def measure(
     candidates: dict[str, tuple[str, float]],
     options: Options,
 ) -> dict[str, Any]:
-    """Measure all candidates on the trainer's present model; the training is not affected."""
+    """Measure all candidates on the trainer's present model; the run is not affected."""
     model, length = trainer.model, config.data.num_steps
     meter = GradientMeter(model, source, config.data.num_rows, length, seed=100_000 + config.seed)
-    made = [
-        make_candidate(name, gamma, model, length, label=label, price=config.estimator.price)
-        for label, (name, gamma) in candidates.items()
-    ]
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
+    sizes: Any = {"num_batches": options.num_batches, "warm_up": options.warm_up}
+    with unchanged(source, config.seed):
+        named = candidates.items()
+        measured = [make_candidate(name, gamma, model, length, label=label) for label, (name, gamma) in named]
         reference, rate = meter.reference(options.reference_batches), meter.rate()
-        sizes: Any = {"num_batches": options.num_batches, "warm_up": options.warm_up}
-        rows = meter.rows(made, reference, rate, label="estimators", **sizes)
+        rows = meter.measure(measured, reference, rate, label="estimators", **sizes)
     return {"reference": {"ratio": reference.ratio, "error": reference.error}, "rate": rate, "rows": rows}
 
 
 def run(config: TrainConfig, options: Options, command: str) -> Path:
     """Train and measure; write page and numbers, and return the folder."""
     candidates, start = read_candidates(options), time.perf_counter()
-    if config.data.num_rows % 4:
-        raise ValueError(f"data.num_rows must be a multiple of 4, got {config.data.num_rows}")
-    torch.set_num_threads(config.compute.threads or 1)
+    check_run(config, candidates)
+    if config.compute.threads:
+        torch.set_num_threads(config.compute.threads)
     trainer, texts = make_trainer(config)
+    if trainer.model.config.boundary_bias:
+        raise ValueError("boundary_bias must be false: the closed form of the policy gradient covers weights, got true")
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
     moments, measured = list(options.moments), list[dict[str, Any]]()
-    learned = "policy" in trainer.loss.terms and trainer.segmenter is None
-    if not learned or trainer.model.config.boundary_bias:
-        raise ValueError("the training must have a policy that learns from rewards, and boundary_bias=false")
 
     def is_due() -> bool:
         return bool(moments) and trainer.fraction_done >= moments[0] - 1e-9
@@ -130,18 +161,16 @@ def run(config: TrainConfig, options: Options, command: str) -> Path:
         last = trainer.last_update
         if not is_due() or (last is not None and last.update != trainer.updates):
             return
-        moment = moments.pop(0)
-        print(f"after {moment:.0%} of the training, {trainer.updates} updates", file=sys.stderr)
-        kept = {name: metrics[name] for name in _METRICS if name in metrics}
-        measured.append({"moment": moment, "updates": trainer.updates, "metrics": kept})
-        measured[-1] |= measure(trainer, texts.train, config, candidates, options)
+        print(f"after {moments[0]:.3g} of the run, {trainer.updates} updates", file=sys.stderr)
+        content = measure(trainer, texts.train, config, candidates, options)
+        content |= {"metrics": {name: metrics[name] for name in _METRICS if name in metrics}}
+        while is_due():  # several moments may lie in one update
+            measured.append({"moment": moments.pop(0), "updates": trainer.updates, **content})
 
     after_update({})
     trainer.run(after_update, fetch_when=is_due)
-    out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
-    report = {"command": command, "machine": machine("cpu"), "seconds": round(time.perf_counter() - start)}
-    report |= {"options": asdict(options), "moments": measured}
+    report = {"command": command, "machine": machine(config.compute.device)}
+    report |= {"seconds": round(time.perf_counter() - start), "options": asdict(options), "moments": measured}
     (out / "moments.json").write_text(json.dumps(report, indent=1) + "\n")
     (out / "moments.md").write_text(page(report))
     return out
@@ -154,7 +183,7 @@ def page(report: dict[str, Any]) -> str:
     header = ["estimator", "signal / noise of a batch", "cost", "at equal cost", "cosine", "length", "bias", "noise"]
     for entry in report["moments"]:
         state = ", ".join(f"{name} {number(value)}" for name, value in entry["metrics"].items()) or "untrained"
-        text += f"\n## After {entry['moment']:.0%} of the training\n\n{entry['updates']} updates; {state}.\n\n"
+        text += f"\n## After {entry['moment']:.3g} of the run\n\n{entry['updates']} updates; {state}.\n\n"
         body = [
             [
                 f"`{row['name']}`",
@@ -163,7 +192,7 @@ def page(report: dict[str, Any]) -> str:
                 number(row["per_cost"]),
                 value_and_error(row["cosine"], row["cosine_error"]),
                 value_and_error(row["scale"], row["scale_error"]),
-                f"{number(row['bias'])}, at most {number(row['bias_limit'])}",
+                _bias(row),
                 number(row["variance"]),
             ]
             for row in sorted(entry["rows"], key=lambda row: -row["per_cost"])
@@ -171,9 +200,15 @@ def page(report: dict[str, Any]) -> str:
         text += markdown(header, body) + "\n"
     return text + (
         f"\nEach candidate has {options['num_batches']} batches. Cosine, length, bias and noise are against the "
-        f"reference, {options['reference_batches']} other batches with four rows per text and gamma 1. Noise is the "
-        "trace of the covariance of a batch's gradient, over the squared length of the reference.\n"
+        f"reference, {options['reference_batches']} other batches with four rows per text and gamma 1; - is lost in "
+        "noise. Bias has a bound with 97.5 % confidence. Noise is the trace of the covariance of a batch's gradient, "
+        "over the squared length of the reference.\n"
     )
+
+
+def _bias(row: dict[str, Any]) -> str:
+    """Format a bias and its bound; both are 0 if noise makes the estimated square negative, which bounds nothing."""
+    return f"{number(row['bias'])}, at most {number(row['bias_limit'])}" if row["bias_limit"] else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The study of estimators at several moments of a training."""
+"""The study of estimators at several moments of a run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from rltok_rl.experiments.studies import moments
 from rltok_rl.experiments.studies.moments import Options, main, read_candidates, split_arguments
 
 TRAINING = ["experiment=recall", "recipe=ours", "compute.threads=1", "optim.total_bytes=20_000"]
+BOOK = ["data.source=python-docs", "model.preset=tiny", "recipe=ours", "data.num_steps=64", "data.num_rows=8"]
+BOOK += ["optim.total_bytes=20_000", "optim.warm_up_bytes=1000", "compute.threads=1"]
 QUICK = ["num_batches=3", "reference_batches=3", "warm_up=1", "estimators=[paper@0.9,critic_td@0.9,token_gain]"]
 
 
-def test_measures_at_its_moments_and_leaves_the_training_as_it_is(tmp_path, monkeypatch, capsys):
-    trainers = []
+@pytest.mark.parametrize("order", ["random", "epochs"])
+def test_measures_at_its_moments_and_leaves_the_run_as_it_is(tmp_path, monkeypatch, capsys, order):
+    training, trainers = TRAINING if order == "random" else [*BOOK, f"data.order={order}"], []
 
     def remember(config):
-        trainers.append(make_trainer(config)[0])
-        return trainers[-1], make_trainer(config)[1]
+        trainer, texts = make_trainer(config)
+        trainers.append(trainer)
+        return trainer, texts
 
     monkeypatch.setattr(moments, "make_trainer", remember)
-    main([*TRAINING, *QUICK, "moments=[0,0.5,1.0]", f"out={tmp_path}"])
+    main([*training, *QUICK, "moments=[0,0.5,1.0]", f"out={tmp_path}"])
     report = json.loads((tmp_path / "moments.json").read_text())
-    trainer = make_trainer(compose_config(TRAINING))[0]
+    trainer, texts = make_trainer(compose_config(training))
+    assert bool(texts.train.state_dict()) == (order == "epochs")  # the source has a position
     metrics = []
     trainer.run(metrics.append)
     at = [entry["updates"] for entry in report["moments"]]
@@ -39,7 +44,14 @@ def test_measures_at_its_moments_and_leaves_the_training_as_it_is(tmp_path, monk
     assert rows[0]["paper@0.9"]["ratio"] != rows[-1]["paper@0.9"]["ratio"]
     assert all(each["paper@0.9"]["cost"] == 1 < each["token_gain"]["cost"] for each in rows)
     text = capsys.readouterr().out
-    assert "## After 50% of the training" in text and "untrained" in text and "| `critic_td@0.9` |" in text
+    assert "## After 0.5 of the run" in text and "untrained" in text and "| `critic_td@0.9` |" in text
+
+
+def test_moments_within_one_update_share_its_measurement(tmp_path):
+    main([*TRAINING, *QUICK, "estimators=[paper]", "moments=[0.98,0.99,1.0]", f"out={tmp_path}"])
+    entries = json.loads((tmp_path / "moments.json").read_text())["moments"]
+    assert [entry["moment"] for entry in entries] == [0.98, 0.99, 1.0]
+    assert entries[0]["rows"] == entries[2]["rows"] and entries[0]["updates"] == entries[2]["updates"]
 
 
 def test_options_are_separated_from_those_of_the_training():
@@ -60,6 +72,8 @@ def test_options_are_separated_from_those_of_the_training():
         ({"estimators": ["best"]}, "estimators must be among .* got 'best'"),
         ({"estimators": ["paper@2"]}, "discount in \\[0, 1\\] after @, got 'paper@2'"),
         ({"estimators": ["paper@x"]}, "discount in \\[0, 1\\] after @, got 'paper@x'"),
+        ({"estimators": []}, r"estimators must be different names, at least one, got \[\]"),
+        ({"estimators": ["paper", "paper"]}, "estimators must be different names"),
         ({"num_batches": 2}, "num_batches must be at least 3, got 2"),
     ],
 )
@@ -68,11 +82,20 @@ def test_wrong_options_are_refused(options, message):
         read_candidates(Options(**options))
 
 
-def test_a_run_without_a_policy_gradient_is_refused(tmp_path):
-    for words, message in (
-        (["actor=uniform"], "must have a policy that learns from rewards"),
-        (["data.num_rows=6"], "data.num_rows must be a multiple of 4, got 6"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            main([*TRAINING, *words, *QUICK, f"out={tmp_path}"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["actor=uniform", "actor.warm_start_bytes=0"], "actor and segmenter must be learned, got 'uniform'"),
+        (["data.num_rows=6"], "data.num_rows must be a multiple of 4 with these estimators, got 6"),
+        (["data.num_rows=12", "estimators=[group_mean_8]"], "must be a multiple of 8 with these estimators, got 12"),
+        (
+            ["estimator.price=0.1", "changes=[estimator.price]"],
+            "estimator.price 0 and actor.rates null, got 'early_exit', 0.1 and None",
+        ),
+        (["optim.lr=-1"], "optim.lr must"),
+    ],
+)
+def test_a_run_that_cannot_be_measured_is_refused_before_it_begins(tmp_path, words, message):
+    with pytest.raises(ValueError, match=message):
+        main([*TRAINING, *QUICK, *words, f"out={tmp_path / 'out'}"])
     assert not list(tmp_path.iterdir())

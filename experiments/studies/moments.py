@@ -163,13 +163,13 @@ def run(config: TrainConfig, options: Options, command: str) -> Path:
             return
         print(f"after {moments[0]:.3g} of the run, {trainer.updates} updates", file=sys.stderr)
         content = measure(trainer, texts.train, config, candidates, options)
-        content |= {"metrics": {name: metrics[name] for name in _METRICS if name in metrics}}
+        content["metrics"] = {name: metrics[name] for name in _METRICS if name in metrics}
         while is_due():  # several moments may lie in one update
             measured.append({"moment": moments.pop(0), "updates": trainer.updates, **content})
 
     after_update({})
     trainer.run(after_update, fetch_when=is_due)
-    report = {"command": command, "machine": machine(config.compute.device)}
+    report: dict[str, Any] = {"command": command, "machine": machine(config.compute.device)}
     report |= {"seconds": round(time.perf_counter() - start), "options": asdict(options), "moments": measured}
     (out / "moments.json").write_text(json.dumps(report, indent=1) + "\n")
     (out / "moments.md").write_text(page(report))

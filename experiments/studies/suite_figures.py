@@ -12,7 +12,18 @@ import pandas as pd
 from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, profile, profile_band, relative_score, strata
 
 from rltok_rl.viz.axes import mean_line
-from rltok_rl.viz.style import INK, OURS, PALE, QUIET, RunStyle, plain_figures, run_style, save_figure, shades
+from rltok_rl.viz.style import (
+    INK,
+    MOST_RUNS,
+    OURS,
+    PALE,
+    QUIET,
+    RunStyle,
+    plain_figures,
+    run_style,
+    save_figure,
+    shades,
+)
 
 COLUMNS = 5
 """Panels in a row of learning curves."""
@@ -40,10 +51,10 @@ def draw_all(
 
 
 def entry_styles(entries: Sequence[str]) -> dict[str, RunStyle]:
-    """Return a style for each entry: references are grey and black, the others have colours."""
+    """Return a style for each entry: references are grey and black, the others have colours, which the 29th repeats."""
     references = {UNIFORM: RunStyle(PALE, "o", (0, (4, 2))), ORACLE: RunStyle(INK, "s", (0, (1, 1.2)))}
     others = [entry for entry in entries if entry not in references]
-    return {entry: references.get(entry) or run_style(others.index(entry)) for entry in entries}
+    return {entry: references.get(entry) or run_style(others.index(entry) % MOST_RUNS) for entry in entries}
 
 
 def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:

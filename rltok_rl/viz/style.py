@@ -12,7 +12,7 @@ INK, PALE, QUIET, OURS, ALERT = "#1b1b1b", "#9aa5b1", "#5c6770", "#0b7a75", "#d5
 SERIES = (OURS, "#e69f00", "#0072b2", ALERT, "#cc79a7", "#56b4e9", INK)
 """Colours of several runs, at least 18 units of CIELAB apart to all eyes: Okabe and Ito (2008), with a darker green."""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.2)))
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 MOST_RUNS = len(SERIES) * len(_DASHES)
 FORMATS = ("png", "pdf", "svg")
 """File formats of pictures; a path's suffix selects one."""

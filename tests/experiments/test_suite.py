@@ -33,6 +33,7 @@ from rltok_rl.experiments.studies.suite_entries import (
     drawn_bytes,
     even_rate,
 )
+from rltok_rl.experiments.studies.suite_figures import entry_styles
 from rltok_rl.experiments.studies.suite_scores import (
     improvement_interval,
     interquartile_mean,
@@ -48,6 +49,7 @@ from rltok_rl.experiments.studies.suite_scores import (
 from rltok_rl.data.languages import TASKS
 from rltok_rl.data.languages.suite_tasks import switched_source
 from rltok_rl.models import UNet, preset
+from rltok_rl.viz.style import MOST_RUNS
 
 from ..each import each, refused
 
@@ -316,6 +318,14 @@ def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, 
     monkeypatch.setattr(suite, "train_cell", None)
     assert suite.main(arguments) == 0, "nothing is missing"
     assert [file.read_bytes() for file in files] == before
+
+
+def test_every_entry_has_a_style_and_further_ones_repeat_them():
+    """A page that cannot be drawn would fail after hours of training."""
+    styles = entry_styles([*FIXED, *(f"{name}@0.9" for name in ESTIMATORS)])
+    assert len(set(map(repr, styles.values()))) == len(styles) > 23
+    more = entry_styles([f"a:B@{number / 100}" for number in range(1, 60)])
+    assert len(more) == 59 and len(set(map(repr, more.values()))) == MOST_RUNS
 
 
 def test_the_two_best_entries_have_more_seeds(tmp_path, capsys, monkeypatch):

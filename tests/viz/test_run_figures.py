@@ -330,7 +330,7 @@ def test_colours_and_styles_differ_to_every_eye():
     # A pair that some eyes confuse is found: green and grey.
     assert difference(OURS, "#5c6770", "all cones") > 25 and difference(OURS, "#5c6770", "no green cones") < 3
     styles = [run_style(n) for n in range(MOST_RUNS)]
-    assert len(set(map(repr, styles))) == MOST_RUNS == 21
+    assert len(set(map(repr, styles))) == MOST_RUNS == 28
     assert len({style.marker for style in styles[:7]}) == 7  # also without colours
 
 

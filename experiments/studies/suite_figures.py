@@ -57,6 +57,11 @@ def entry_styles(entries: Sequence[str]) -> dict[str, RunStyle]:
     return {entry: references.get(entry) or run_style(others.index(entry) % MOST_RUNS) for entry in entries}
 
 
+def legend_height(styles: Mapping[str, RunStyle]) -> float:
+    """Return the height in inches of a figure whose legend lists all entries."""
+    return max(3.3, 0.16 * len(styles))
+
+
 def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
     """Draw the mean scores, a row per entry and a column per task; crosses mark forfeited cells."""
     tasks, rows = list(dict.fromkeys(rows.task)), rows[rows.learnable]
@@ -100,7 +105,7 @@ def draw_profiles(plt: Any, rows: pd.DataFrame, styles: Mapping[str, RunStyle]) 
     scores = rows[rows.learnable].score
     low = max(-1.0, math.floor(10 * scores.min()) / 10) if len(scores) else -1.0
     levels = np.linspace(low, 1.1, 111).tolist()
-    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7, legend_height(styles)), layout="constrained")
     for entry, style in styles.items():
         if entry != ORACLE:
             of_entry = strata(rows, entry)
@@ -169,7 +174,7 @@ def draw_cost(
             index=False, name=None
         )
     }
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.3), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(9, legend_height(styles)), sharey=True, layout="constrained")
     for entry, style in styles.items():
         runs = [cell for cell in results if cell["entry"] == entry and (cell["task"], cell["grade"]) in ends]
         for axes, unit, scale in zip(panels, ("total_flops", "cpu_seconds"), (1e-9, 1.0), strict=True):

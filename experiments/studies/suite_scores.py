@@ -115,7 +115,7 @@ def probability_of_improvement(scores: Strata, others: Strata) -> float:
     Ties count half, as in the Mann-Whitney statistic. NaN without shared strata.
     """
     chances = []
-    for key in scores.keys() & others.keys():
+    for key in (key for key in scores if key in others):  # a set has another order, and sum, in every process
         x, y = np.asarray(scores[key])[:, None], np.asarray(others[key])
         chances.append(np.mean(x > y) + np.mean(x == y) / 2)
     return float(np.mean(chances)) if chances else float("nan")

@@ -336,8 +336,8 @@ def test_colours_and_styles_differ_to_every_eye():
 
 def test_refusals(tmp_path):
     path, none = tmp_path / "none.png", {"empty": ({}, {})}
-    many = {str(n): (HISTORY, {}) for n in range(22)}
-    too_many = "runs must be at most 21, the number of distinct styles, got 22"
+    many = {str(n): (HISTORY, {}) for n in range(MOST_RUNS + 1)}
+    too_many = f"runs must be at most {MOST_RUNS}, the number of distinct styles, got {MOST_RUNS + 1}"
     for words, draw, argument in (
         ("history must hold at least one update, got none", draw_curves, {}),
         ("history must hold at least one update, got none", draw_loss_flops, {}),

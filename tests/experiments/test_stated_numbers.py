@@ -15,6 +15,7 @@ from .results import RESULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 README, COMPARE, CLAIMS = ROOT / "README.md", ROOT / "docs/results/compare.md", ROOT / "docs/claims.md"
+OTHER_TEXTS = ROOT / "docs/results/other-texts.md"
 PLACES, SUITE = ROOT / "docs/results/places.md", ROOT / "docs/results/suite.md"
 
 MAIN = ("imitation", "third-letter", "ours", "hnet", "spacebyte", "fast", "tuned", "uniform")
@@ -45,6 +46,7 @@ SYSTEMS = {
     "paper": (("compare-whole", "paper"),),
     "paper-0.9": (("compare-whole", "paper-gamma-0.9"),),
     "released": (("compare-whole", "released"),),
+    **{f"code {name}": (("compare-code", name),) for name in ("ours", "hnet", "spacebyte", "uniform")},
 }
 """Folder and system of each result; seeds of several folders are joined."""
 MEANS = [
@@ -57,8 +59,14 @@ MEANS = [
     ("paper", COMPARE),
     *(("paper-0.9", page) for page in (README, COMPARE, CLAIMS)),
     ("released", COMPARE),
+    *((f"code {name}", OTHER_TEXTS) for name in ("ours", "hnet", "spacebyte", "uniform")),
+    *((f"code {name}", CLAIMS) for name in ("ours", "uniform")),
 ]
 DIFFERENCES = [
+    *((f"code {name}", "code uniform", OTHER_TEXTS) for name in ("ours", "hnet", "spacebyte")),
+    *(("code ours", "code uniform", page) for page in (README, CLAIMS)),
+    *(("code uniform", "code hnet", page) for page in (README, CLAIMS)),
+    ("code ours", "code hnet", OTHER_TEXTS),
     ("tuned", "uniform", COMPARE),
     ("tuned", "spacebyte", COMPARE),
     *((f"main {name}", "main uniform", page) for name in MAIN[:-1] for page in (README, COMPARE)),

@@ -109,15 +109,22 @@ def _limits(scores: Strata, statistic: Callable[..., Any], resamples: int) -> tu
     return low, high
 
 
+def _shared(scores: Strata, others: Strata) -> list[tuple[Any, Any]]:
+    """Return the scores of both entries in each shared stratum, in the order of the first, so that sums are equal."""
+    return [(np.asarray(scores[key]), np.asarray(others[key])) for key in scores if key in others]
+
+
+def _wins(scores: Any, others: Any) -> Any:
+    """Compare all pairs of runs: 1 for the higher score, 1/2 for a tie."""
+    return (scores[:, None] > others) + (scores[:, None] == others) / 2
+
+
 def probability_of_improvement(scores: Strata, others: Strata) -> float:
     """Return the probability that a run scores higher than one of another entry, averaged over shared strata.
 
     Ties count half, as in the Mann-Whitney statistic. NaN without shared strata.
     """
-    chances = []
-    for key in (key for key in scores if key in others):  # a set has another order, and sum, in every process
-        x, y = np.asarray(scores[key])[:, None], np.asarray(others[key])
-        chances.append(np.mean(x > y) + np.mean(x == y) / 2)
+    chances = [_wins(x, y).mean() for x, y in _shared(scores, others)]
     return float(np.mean(chances)) if chances else float("nan")
 
 
@@ -126,12 +133,12 @@ def improvement_interval(scores: Strata, others: Strata, *, resamples: int = RES
 
     None without shared strata, or if one of them has a single seed.
     """
-    shared = [(np.asarray(scores[key]), np.asarray(others[key])) for key in scores if key in others]
+    shared = _shared(scores, others)
     if not shared or min(map(len, itertools.chain(*shared))) < 2:
         return None
     generator, chances = np.random.default_rng(0), np.zeros(resamples)
     for x, y in shared:
-        wins = (x[:, None] > y) + (x[:, None] == y) / 2
+        wins = _wins(x, y)
         ours, theirs = (generator.multinomial(n, np.full(n, 1 / n), resamples) for n in wins.shape)  # how often each
         chances += np.einsum("rx,xy,ry->r", ours, wins, theirs) / wins.size / len(shared)
     low, high = np.quantile(chances, (0.025, 0.975))

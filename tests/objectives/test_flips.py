@@ -17,7 +17,7 @@ from rltok_rl.training import TrainingStep
 
 from ..each import each
 from ..training.processes import PROSE, ROWS, UPDATE, make
-from .conftest import make_model, make_rollout
+from .conftest import make_model, make_rollout, reader
 
 MODELS = {
     "plain": {},
@@ -99,14 +99,7 @@ def test_an_advantage_is_what_the_flip_of_its_decision_costs(span, price, asked)
     chance[1, 0, 1] = 0.0
     flips = LocalFlips(model, gamma=0.9, num_flips=2, span=span, price=price)
     flips._choose = lambda weights: (picked, chance)
-    drawn, last = rollout["action"].bool() | rollout["forced"], rollout["next", "byte"].view(2, 15)[:, -1:]
-    texts = [bytes(row) for row in torch.cat((rollout["byte"].view(2, 15), last), 1).tolist()]
-    env = ByteBoundaryEnv(model, texts, num_steps=15, batch_size=(2,))
-
-    def earned(boundaries: Tensor) -> Tensor:
-        seen = env.parallel_rollout(actions=boundaries.long(), text=texts)["next", "final_log_prob"].detach()
-        return seen.squeeze(-1) - price * boundaries
-
+    drawn, earned = rollout["action"].bool() | rollout["forced"], reader(model, rollout, price)
     expected, probs, kept = torch.zeros(2, 15), rollout["logits"].sigmoid(), earned(drawn)
     for trial in range(2):
         flipped = drawn.clone()

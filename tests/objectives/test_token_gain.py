@@ -15,7 +15,7 @@ from rltok_rl.objectives import TokenGain, make_estimator
 
 from ..each import each
 from ..states import seeded
-from .conftest import TEXT, make_model, make_rollout
+from .conftest import TEXT, make_model, make_rollout, reader
 
 HEAD = "boundary_head.projection.weight"
 
@@ -31,14 +31,7 @@ def test_an_advantage_is_what_its_text_loses_without_the_boundary(case, price):
     rollout = make_rollout(model, num_rows=3, num_steps=15).detach()
     gains = TokenGain(model, gamma=0.9, apart=apart, price=price)
     gains._choose = lambda drawn: chosen(drawn, apart, place)
-    drawn, last = rollout["action"].bool() | rollout["forced"], rollout["next", "byte"].view(3, 15)[:, -1:]
-    texts = [bytes(row) for row in torch.cat((rollout["byte"].view(3, 15), last), 1).tolist()]
-    env = ByteBoundaryEnv(model, texts, num_steps=15, batch_size=(3,))
-
-    def earned(boundaries: Tensor) -> Tensor:
-        seen = env.parallel_rollout(actions=boundaries.long(), text=texts)["next", "final_log_prob"].detach()
-        return seen.squeeze(-1) - price * boundaries
-
+    drawn, earned = rollout["action"].bool() | rollout["forced"], reader(model, rollout, price)
     left_out = chosen(drawn, apart, place) & ~rollout["forced"]
     assert left_out.any()
     lost = earned(drawn) - earned(drawn & ~left_out)

@@ -47,7 +47,8 @@ class Trials(ReturnEstimator):
         generator: source of the random numbers, with equal seeds in all processes.
         rows_per_pass: rows of the rollout whose trials run together, to save memory; None runs all. Results are equal
             up to rounding. A :class:`~rltok_rl.training.TrainingStep` runs at most the rows of a micro-batch.
-        precision: dtype of matrix products under autocast; None is the model's. A training step sets it.
+        precision: dtype of autocast in the extra passes; None disables it. A
+            :class:`~rltok_rl.training.TrainingStep` sets the dtype of the update.
         **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`. Processes of a ``process_group`` draw
             the random numbers that one process with all rows would draw, in batches of one micro-batch.
     """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -51,6 +53,16 @@ class StepLines:
             return
         left = (time.perf_counter() - self.start) / max(done, 0.01) * (total - done)
         print(f"  {self.label} {done:g}/{total}{note}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def unchanged(trainer: Any) -> Iterator[None]:
+    """Restore a trainer's losses, texts and random numbers afterwards, so that measurements leave its run as it is."""
+    state = deepcopy(trainer.progress_state())
+    try:
+        yield
+    finally:
+        trainer.load_progress(state)
 
 
 def command_line(module: str, arguments: Sequence[str]) -> str:

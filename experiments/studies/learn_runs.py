@@ -8,7 +8,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from statistics import fmean, stdev
 from typing import Any
 
@@ -19,6 +18,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.studies.common import unchanged
 from rltok_rl.experiments.studies.equal_rates import calibrate_threshold, policy_at_rate
 
 from rltok_rl.data.languages import Language
@@ -147,11 +147,11 @@ def policy_signal(trainer: Trainer, num_batches: int) -> float | None:
     learned = "policy" in trainer.loss.terms and trainer.segmenter is None
     if not learned or trainer.model.config.boundary_bias:
         return None
-    state, gradients = deepcopy(trainer.progress_state()), []
-    for _ in range(num_batches):
-        rollout, advantages = trainer.step.draw_judged()
-        gradients.append(policy_gradient(trainer.model, rollout, advantages))
-    trainer.load_progress(state)
+    gradients = []
+    with unchanged(trainer):
+        for _ in range(num_batches):
+            rollout, advantages = trainer.step.draw_judged()
+            gradients.append(policy_gradient(trainer.model, rollout, advantages))
     return signal_to_noise(torch.stack(gradients).double()).ratio
 
 

@@ -13,23 +13,22 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from rltok_rl.experiments.commands.overrides import compose_config
-from rltok_rl.experiments.reports.markdown import markdown, number
+from rltok_rl.experiments.reports.markdown import number
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
-from rltok_rl.experiments.studies.common import check_minimums, command_line, read_options
+from rltok_rl.experiments.studies.common import check_minimums, command_line, read_options, unchanged
 from rltok_rl.experiments.studies.estimator_options import rows_together
 from rltok_rl.experiments.studies.gradients import GradientMeter
-from rltok_rl.experiments.studies.pages import value_and_error
+from rltok_rl.experiments.studies.pages import gradient_table
 
 from rltok_rl.data.windows import WindowSource
 from rltok_rl.training.environment import machine
@@ -112,16 +111,6 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Options, list[str]]:
     return read_options(Options, study), [argument for argument in arguments if argument not in study]
 
 
-@contextmanager
-def unchanged(source: WindowSource, seed: int) -> Iterator[None]:
-    """Restore torch's random numbers and the position of a source, which a run shares with measurements."""
-    position = source.state_dict()
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
-    source.load_state_dict(position)
-
-
 def measure(
     trainer: Trainer,
     source: WindowSource,
@@ -133,7 +122,8 @@ def measure(
     model, length = trainer.model, config.data.num_steps
     meter = GradientMeter(model, source, config.data.num_rows, length, seed=100_000 + config.seed)
     sizes: Any = {"num_batches": options.num_batches, "warm_up": options.warm_up}
-    with unchanged(source, config.seed):
+    with unchanged(trainer):
+        torch.manual_seed(config.seed)
         named = candidates.items()
         measured = [make_candidate(name, gamma, model, length, label=label) for label, (name, gamma) in named]
         reference, rate = meter.reference(options.reference_batches), meter.rate()
@@ -180,42 +170,22 @@ def page(report: dict[str, Any]) -> str:
     """Return the page: for each moment the model's state, and a row per estimator."""
     options = report["options"]
     text = f"`{report['command']}`\n\n{report['machine']}; {report['seconds']} s\n"
-    header = ["estimator", "signal / noise of a batch", "cost", "at equal cost", "cosine", "length", "bias", "noise"]
     for entry in report["moments"]:
         state = ", ".join(f"{name} {number(value)}" for name, value in entry["metrics"].items()) or "untrained"
         text += f"\n## After {entry['moment']:.3g} of the run\n\n{entry['updates']} updates; {state}.\n\n"
-        body = [
-            [
-                f"`{row['name']}`",
-                value_and_error(row["ratio"], row["error"]),
-                f"{row['cost']:.2f}",
-                number(row["per_cost"]),
-                value_and_error(row["cosine"], row["cosine_error"]),
-                value_and_error(row["scale"], row["scale_error"]),
-                _bias(row),
-                number(row["variance"]),
-            ]
-            for row in sorted(entry["rows"], key=lambda row: -row["per_cost"])
-        ]
-        text += markdown(header, body) + "\n"
+        text += gradient_table(entry["rows"], exact=True) + "\n"
     return text + (
-        f"\nEach candidate has {options['num_batches']} batches. Cosine, length, bias and noise are against the "
+        f"\nEach candidate has {options['num_batches']} batches. Cosine, length, bias and variance are against the "
         f"reference, {options['reference_batches']} other batches with four rows per text and gamma 1; - is lost in "
-        "noise. Bias has a bound with 97.5 % confidence. Noise is the trace of the covariance of a batch's gradient, "
-        "over the squared length of the reference.\n"
+        "noise. Bias is at most its bound with 97.5 % confidence. Variance is the trace of the covariance of a batch's "
+        "gradient, over the squared length of the reference.\n"
     )
-
-
-def _bias(row: dict[str, Any]) -> str:
-    """Format a bias and its bound; both are 0 if noise makes the estimated square negative, which bounds nothing."""
-    return f"{number(row['bias'])}, at most {number(row['bias_limit'])}" if row["bias_limit"] else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study."""
     words = sys.argv[1:] if arguments is None else arguments
     options, overrides = split_arguments(words)
-    read_candidates(options)
     out = run(compose_config(overrides), options, command_line("moments", words))
     print((out / "moments.md").read_text(), out, sep="\n")
 

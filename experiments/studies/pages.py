@@ -36,8 +36,8 @@ _COLOURS = {"raw": PALE, "batch": PALE, "early": PALE, "paper": ALERT}
 
 
 def label(name: str) -> str:
-    """Return the label of an estimator, by its old or current name."""
-    return ESTIMATOR_LABELS.get(current_word("candidate", name), "")
+    """Return the label of an estimator, by its old or current name, without its discount."""
+    return ESTIMATOR_LABELS.get(current_word("candidate", name.partition("@")[0]), "")
 
 
 def value_and_error(value: float | None, error: float | None) -> str:
@@ -46,6 +46,11 @@ def value_and_error(value: float | None, error: float | None) -> str:
         return number(value)
     decimals = max(0, 1 - math.floor(math.log10(error)))
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def _bias(row: dict[str, Any]) -> tuple[str, str]:
+    """Format a bias and its bound, which is 0 if noise made the estimated square negative: it then bounds nothing."""
+    return (number(row["bias"]), number(row["bias_limit"])) if row["bias_limit"] else ("-", "-")
 
 
 def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
@@ -66,7 +71,7 @@ def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
             number(row["per_petaflop"]),
             value_and_error(row["cosine"], row["cosine_error"]),
             value_and_error(row["scale"], row["scale_error"]),
-            *([number(row["bias"]), number(row["bias_limit"]), number(row["variance"])] if exact else []),
+            *([*_bias(row), number(row["variance"])] if exact else []),
         ]
         for row in sorted(rows, key=lambda row: -row["per_cost"])
     ]

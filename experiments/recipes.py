@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -147,16 +147,18 @@ def differences(config: Any, name: str, model: Mapping[str, Any] | None = None) 
     return differing
 
 
-def follow_policy(config: TrainConfig, name: str) -> TrainConfig:
+def follow_policy(config: TrainConfig, name: str, *, keep: Sequence[str] = ()) -> TrainConfig:
     """Return a run's options with the policy of a recipe: its input, estimator, baseline, loss and rate.
 
-    The optimizer, soft caps and biases of next-byte predictions stay those of the run.
+    The optimizer, soft caps and biases of next-byte predictions stay those of the run, and so do options and groups
+    that ``keep`` names.
     """
     config = copy.deepcopy(config)
     config.recipe, config.changes = None, []
     config.actor.name, config.actor.rate = "learned", None
     for option, setting in recipe_settings(name).items():
-        if option.startswith((*_OF_POLICY, f"{MODEL}encoder_norm")):
+        followed = option.startswith((*_OF_POLICY, f"{MODEL}encoder_norm"))
+        if followed and not any(covers(name, option) for name in keep):
             group, _, field = option.rpartition(".")
             if group == "model.overrides":
                 config.model.overrides[field] = setting.value

@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"rltok sweep: {error}", file=sys.stderr)
         return 2
     missing = [job for job in jobs if not (Path(job.config.out) / "summary.json").exists()]
-    failed = run_jobs("sweep", train, missing, total=len(jobs), workers=options.workers)
+    failed = run_jobs("sweep", train, missing, total=len(jobs), workers=options.workers, noun="runs")
     if runs := runs_below(Path(options.out)):
         print(write_comparison(runs, Path(options.out)))
     for line in failed:

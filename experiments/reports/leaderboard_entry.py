@@ -30,7 +30,9 @@ def add_runs(folders: Sequence[Path], results: Path, *, new_table: bool = False)
 
     Raises ValueError with a line per problem: see :func:`entry_problems`.
     """
-    targets = [results / folder.resolve().parent.name / folder.name for folder in folders]
+    targets = [results / (path := folder.resolve()).parent.name / path.name for folder in folders]
+    if repeated := sorted({str(target) for target in targets if targets.count(target) > 1}):
+        raise ValueError(f"runs must be different folders of different names, got several for {', '.join(repeated)}")
     problems = entry_problems(folders, results, new_table=new_table)
     problems += [f"{target} exists already" for target in targets if target.exists()]
     if problems:
@@ -55,7 +57,10 @@ def entry_problems(folders: Sequence[Path], results: Path, *, new_table: bool = 
     problems = [problem for name, row in rows.items() for problem in _run_problems(name, row)]
     groups = seed_groups(option_table({str(run.path): run for run in runs}))
     if groups.nunique() > 1 or len(runs) < SEEDS:
-        problems.append(f"{SEEDS} seeds of one configuration are needed, got {len(runs)} runs of {groups.nunique()}")
+        problems.append(
+            f"{SEEDS} seeds of one configuration are needed, got {len(runs)} runs of {groups.nunique()} configurations "
+            f"(a repeated seed counts as a further one)"
+        )
     commits = {start.get("git", {}).get("revision") for run in runs for start in run.starts if start.get("git")}
     if len(commits) > 1:
         problems.append(f"all runs must be of one commit, got {', '.join(sorted(commits))}")

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rltok_rl.utils import did_you_mean
+
 T = TypeVar("T")
 
 
@@ -21,8 +23,12 @@ def read_options(schema: type[T], arguments: Sequence[str]) -> T:
         merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.from_dotlist(list(arguments)))
         options: Any = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
-        names = list(getattr(schema, "__dataclass_fields__", ()))
-        raise ValueError(f"options must be among {names}, got {list(arguments)}: {error.msg}") from None
+        names, reason = list(getattr(schema, "__dataclass_fields__", ())), str(error.msg).partition("\n")[0]
+        given = [argument.partition("=")[0] for argument in arguments]
+        if unknown := [name for name in given if name.partition(".")[0].partition("[")[0] not in names]:
+            near = did_you_mean(unknown[0], names)
+            raise ValueError(f"options must be among {names}, as name=value, got {unknown[0]!r}{near}") from None
+        raise ValueError(f"{error.full_key or 'options'} has a value of the wrong type: {reason}") from None
     return options
 
 
@@ -38,7 +44,8 @@ def check_choices(options: Any, **allowed: Iterable[str]) -> None:
     for name, words in allowed.items():
         values, words = getattr(options, name), list(words)
         if not values or set(values) - set(words):
-            raise ValueError(f"{name} must be among {words}, got {values}")
+            near = did_you_mean(next((str(value) for value in values if value not in words), ""), words)
+            raise ValueError(f"{name} must be among {words}, got {values}{near}")
 
 
 class StepLines:

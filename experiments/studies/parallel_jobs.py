@@ -26,22 +26,25 @@ class Outcome(NamedTuple):
     failed: bool
 
 
-def run_jobs(label: str, work: Work, jobs: Sequence[Any], *, total: int, workers: int = 0) -> list[str]:
+def run_jobs(
+    label: str, work: Work, jobs: Sequence[Any], *, total: int, workers: int = 0, noun: str = "cells"
+) -> list[str]:
     """Run the missing jobs of ``total``, ``workers`` at a time, and return a line for each that failed.
 
-    ``workers=0`` is one process per core, and 1 is this process. ``str(job)`` is its name.
+    ``workers=0`` is one process per core, and 1 is this process. ``str(job)`` is its name, ``noun`` what lines of
+    progress call all of them.
     """
     if not jobs:
         return []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(workers or cores, len(jobs))
-    print(f"{len(jobs)} of {total} cells to train, {workers} at a time", file=sys.stderr)
+    print(f"{len(jobs)} of {total} {noun} to train, {workers} at a time", file=sys.stderr)
     failed: list[str] = []
     progress = StepLines(label)
     for done, (job, note, broken) in enumerate(_outcomes(work, jobs, workers), 1):
         failed += [f"{job}: {note}"] if broken else []
         speed = 3600 * done / (time.perf_counter() - progress.start) / workers
-        progress(done, len(jobs), f" {job}{' failed' * broken}: {note}; {speed:.0f} cells per core-hour")
+        progress(done, len(jobs), f" {job}{' failed' * broken}: {note}; {speed:.0f} {noun} per core-hour")
     return failed
 
 

@@ -24,21 +24,26 @@ from rltok_rl.experiments.run_config import TrainConfig, check_out
 from rltok_rl.experiments.studies.common import check_choices, check_minimums, read_options
 from rltok_rl.experiments.studies.learn_runs import fingerprint, train_and_evaluate
 from rltok_rl.experiments.studies.parallel_jobs import run_jobs
-from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, GAMMA, cell_config, entry_overrides
+from rltok_rl.experiments.studies.suite_entries import (
+    ESTIMATORS,
+    FIXED,
+    GAMMA,
+    cell_config,
+    entry_overrides,
+    override_names,
+)
 from rltok_rl.experiments.studies.suite_page import write_page
-from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, best_by_mean, score_cells
+from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, best_by_iqm, score_cells
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import TASKS
 from rltok_rl.training.environment import git_state, machine
-from rltok_rl.utils import keep_memory
+from rltok_rl.utils import did_you_mean, is_import_path, keep_memory
 
 GRADES: dict[str, list[int]] = {"small": [1, 3], "full": [1, 2, 3, 4]}
 """Grades of each budget."""
 REPEATED = {("noise", 1): 2}
 """``noise`` 1 is ``delay`` 1: the small budget has ``noise`` 2 in its place, the full one leaves it out."""
-NUM_BEST = 2
-"""Entries that ``best_seeds`` trains with further seeds."""
 CELL_FLOPS = 7.5e11
 """Total FLOPs of a cell of either budget."""
 TRACK = "scratch2"
@@ -69,8 +74,10 @@ class SuiteOptions:
     """Seeds of each entry."""
     first_seed: int = 0
     """The first of them. Choose options in seeds that no table has, for example from 100 on."""
+    best: int = 2
+    """Number of entries that ``best_seeds`` trains with further seeds."""
     best_seeds: int = 0
-    """Seeds of the two entries with the highest interquartile means over ``seeds``; 0 trains no further ones."""
+    """Seeds of the entries with the highest interquartile means over ``seeds``; 0 trains no further ones."""
     flops: float = CELL_FLOPS
     """Total FLOPs of a cell, trials of the estimator included."""
     overrides: list[str] = field(default_factory=list)
@@ -120,7 +127,7 @@ def read_suite_options(arguments: Sequence[str]) -> SuiteOptions:
         raise ValueError(f"budget must be one of {[*GRADES]}, got {options.budget!r}")
     if set(options.grades) - {1, 2, 3, 4}:
         raise ValueError(f"grades must be among [1, 2, 3, 4], got {options.grades}")
-    check_minimums(options, {"seeds": 1, "first_seed": 0, "best_seeds": 0, "workers": 0})
+    check_minimums(options, {"seeds": 1, "first_seed": 0, "best": 1, "best_seeds": 0, "workers": 0})
     if 0 < options.best_seeds <= options.seeds:
         raise ValueError(f"best_seeds must be 0 or above seeds={options.seeds}, got {options.best_seeds}")
     if not 0 < options.flops < float("inf"):
@@ -128,9 +135,19 @@ def read_suite_options(arguments: Sequence[str]) -> SuiteOptions:
     if options.gamma and options.entries and not options.estimator:
         raise ValueError(f"gamma belongs to estimator, got {options.gamma} with entries={options.entries}")
     check_out(options.out)
+    check_estimators(options.estimator)
+    override_names(options.overrides)
     for name in suite_entries(options):
         entry_overrides(name)  # rejects unknown names
     return options
+
+
+def check_estimators(names: Sequence[str]) -> None:
+    """Raise ValueError for a name that is neither an estimator of the suite nor ``module:Class``."""
+    for name in names:
+        if name not in ESTIMATORS and not is_import_path(name):
+            near = did_you_mean(name, ESTIMATORS)
+            raise ValueError(f"estimator must be among {[*ESTIMATORS]}, or module:Class, got {name!r}{near}")
 
 
 def suite_entries(options: SuiteOptions) -> list[str]:
@@ -170,9 +187,12 @@ def suite_jobs(
 
 def further_jobs(options: SuiteOptions, jobs: Sequence[CellJob]) -> list[CellJob]:
     """Return the jobs of ``best_seeds``, once all others are done; scores need the same seeds of both references."""
-    if not options.best_seeds or not all(job.file.exists() for job in jobs):
+    if not options.best_seeds:
         return []
-    best = best_by_mean(score_cells([json.loads(job.file.read_text()) for job in jobs]), NUM_BEST)
+    if missing := sum(not job.file.exists() for job in jobs):
+        print(f"best_seeds waits for the {missing} cells that are missing", file=sys.stderr)
+        return []
+    best = best_by_iqm(score_cells(_finished(jobs)), options.best)
     return suite_jobs(options, entries=[ORACLE, UNIFORM, *best], seeds=range(options.seeds, options.best_seeds))
 
 
@@ -203,6 +223,10 @@ def _train_missing(jobs: Sequence[CellJob], options: SuiteOptions) -> list[str]:
     return run_jobs("suite", _train, missing, total=len(jobs), workers=options.workers)
 
 
+def _finished(jobs: Sequence[CellJob]) -> list[dict[str, Any]]:
+    return [json.loads(job.file.read_text()) for job in jobs if job.file.exists()]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the suite; return 1 if a cell failed."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -211,17 +235,16 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError("statistics need scipy: pip install 'rltok_rl[suite]'")
         options = read_suite_options(arguments)
         jobs = suite_jobs(options)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         print(f"rltok suite: {error}", file=sys.stderr)
         return 2
     failed = _train_missing(jobs, options)
     if further := further_jobs(options, jobs):
         failed += _train_missing(further, options)
-        jobs += further
-    results = [json.loads(job.file.read_text()) for job in jobs if job.file.exists()]
+    results, more = _finished(jobs), _finished(further)
     if results:
-        command = shlex.join(["rltok", "suite", *arguments])
-        print(write_page(results, Path(options.out), command, missing=len(jobs) - len(results)))
+        command, missing = shlex.join(["rltok", "suite", *arguments]), len(jobs + further) - len(results + more)
+        print(write_page(results, Path(options.out), command, further=more, missing=missing, failed=len(failed)))
         print(Path(options.out) / "suite.md")
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)

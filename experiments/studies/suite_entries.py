@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rltok_rl.agents.segmenters import Segmenter, Segments
 from rltok_rl.experiments.commands.overrides import compose_config
-from rltok_rl.experiments.recipes import follow_policy
+from rltok_rl.experiments.recipes import covers, follow_policy
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM
@@ -21,7 +21,7 @@ from rltok_rl.data.languages import TASKS
 from rltok_rl.data.languages.suite_tasks import SWITCH_AT, switch
 from rltok_rl.models.unet import UNet
 from rltok_rl.training.metrics import UpdateFlops
-from rltok_rl.utils import is_import_path
+from rltok_rl.utils import did_you_mean, import_path, is_import_path
 
 CAP = "boundary_cap"
 RATE = ("rate.control=binomial", "rate.coefficient=1.0")
@@ -62,6 +62,12 @@ FIXED: dict[str, tuple[str, ...]] = {
 }
 """Options of the entries that have no estimator to choose."""
 GAMMA = 0.9
+SET_BY_SUITE = (
+    *("experiment", "recipe", "seed", "data.source", "data.options", "model.overrides.target_rate", "actor.name"),
+    *("actor.rate", "segmenter.name", "estimator.name", "estimator.gamma", "baseline.name"),
+    *("optim.total_flops", "compute.threads"),
+)
+"""Options of a run that tasks, entries, seeds and FLOPs set, and ``overrides`` must not."""
 LEAST_ROWS, ROW_BYTES = 8, 2048
 """Rows of an update, and its bytes where texts are short: 16 rows of 128, 8 of 256 and more."""
 
@@ -98,10 +104,13 @@ def entry_overrides(name: str) -> tuple[str, ...]:
         discount = float(gamma)
     except ValueError:
         discount = math.nan
-    if not (estimator in ESTIMATORS or is_import_path(estimator)):
+    if is_import_path(estimator):
+        import_path("estimator", estimator)  # fails before hours of training
+    elif estimator not in ESTIMATORS:
+        near = did_you_mean(estimator or name, [*FIXED, *(f"{known}@{gamma or GAMMA}" for known in ESTIMATORS)])
         raise ValueError(
             f"entries must be among {[*FIXED]}, or ESTIMATOR@GAMMA with an estimator among {[*ESTIMATORS]} or "
-            f"module:Class, got {name!r}"
+            f"module:Class, got {name!r}{near}"
         )
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"gamma must lie in [0, 1], got {gamma!r} in entry {name!r}")
@@ -122,11 +131,11 @@ def cell_config(
     task: str, grade: int, entry: str, seed: int = 0, *, flops: float, overrides: Sequence[str] = ()
 ) -> TrainConfig:
     """Return the configuration of a cell's run, which ends after ``flops``, trials included."""
-    config = deepcopy(_composed((*BASE, *entry_overrides(entry), *overrides)))
+    config, named = deepcopy(_composed((*BASE, *entry_overrides(entry), *overrides))), override_names(overrides)
     if entry in RECIPES:
-        config = _with_recipe(config, entry.partition("@")[0])
+        config = _with_recipe(config, entry.partition("@")[0], keep=named)
         config.estimator.gamma = RECIPES[entry]
-    named, data = {text.lstrip("+").partition("=")[0] for text in overrides}, config.data
+    data = config.data
     if "data.num_steps" not in named:
         data.num_steps = TASKS[task].num_steps[grade - 1]
     if "data.num_rows" not in named:
@@ -144,9 +153,26 @@ def cell_config(
     return config
 
 
-def _with_recipe(config: TrainConfig, name: str) -> TrainConfig:
-    """Return a run with the policy of a recipe, but for the cap and the control of the rate."""
-    followed = follow_policy(config, name)
+def override_names(overrides: Sequence[str]) -> list[str]:
+    """Return the options that overrides set, and refuse those that the suite sets itself.
+
+    Example:
+        >>> override_names(["loss.entropy=0.003", "+estimator.options.apart=4"])
+        ['loss.entropy', 'estimator.options.apart']
+    """
+    names = [text.lstrip("+~").partition("=")[0] for text in overrides]
+    for name in names:
+        if any(covers(name, option) or covers(option, name) for option in SET_BY_SUITE):
+            raise ValueError(
+                f"overrides must leave {[*SET_BY_SUITE]} to the suite's own options (tasks, entries, estimator, gamma, "
+                f"seeds, flops), got {name!r}"
+            )
+    return names
+
+
+def _with_recipe(config: TrainConfig, name: str, *, keep: Sequence[str]) -> TrainConfig:
+    """Return a run with the policy of a recipe, but for the cap, the control of the rate, and options to keep."""
+    followed = follow_policy(config, name, keep=keep)
     followed.model.overrides[CAP] = config.model.overrides[CAP]
     followed.rate = config.rate
     return followed

@@ -29,6 +29,8 @@ COLUMNS = 5
 """Panels in a row of learning curves."""
 BANDS = 3
 """Number of entries with bands in the figure of learning curves, in addition to references."""
+LEGEND_LINE = 4.0
+"""Length of a legend's lines in letters, so that dashes differ."""
 LEAST_SCORE = -1.0
 """Scores below this are drawn as this in the figure of costs."""
 
@@ -51,8 +53,8 @@ def draw_all(
 
 
 def entry_styles(entries: Sequence[str]) -> dict[str, RunStyle]:
-    """Return a style for each entry: references are grey and black, the others have colours, which the 29th repeats."""
-    references = {UNIFORM: RunStyle(PALE, "o", (0, (4, 2))), ORACLE: RunStyle(INK, "s", (0, (1, 1.2)))}
+    """Return a style for each entry: references are two greys, the others have colours, which the 29th repeats."""
+    references = {UNIFORM: RunStyle(PALE, "o", (0, (4, 2))), ORACLE: RunStyle(QUIET, "s", "-")}
     others = [entry for entry in entries if entry not in references]
     return {entry: references.get(entry) or run_style(others.index(entry) % MOST_RUNS) for entry in entries}
 
@@ -60,6 +62,11 @@ def entry_styles(entries: Sequence[str]) -> dict[str, RunStyle]:
 def legend_height(styles: Mapping[str, RunStyle]) -> float:
     """Return the height in inches of a figure whose legend lists all entries."""
     return max(3.3, 0.16 * len(styles))
+
+
+def cell_text(mean: float, forfeited: bool) -> str:
+    """Return a mean score, marked if cells were forfeited; empty without a score."""
+    return "" if pd.isna(mean) else f"{round(mean, 2) + 0.0:.2f}" + "×" * forfeited
 
 
 def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
@@ -73,7 +80,7 @@ def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
     for y, entry in enumerate(entries):
         for x, task in enumerate(tasks):
             value = means.loc[entry, task]
-            text = "" if pd.isna(value) else f"{round(value, 2) + 0.0:.2f}" + ("×" if lost.loc[entry, task] > 0 else "")
+            text = cell_text(value, bool(lost.loc[entry, task] > 0))
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color="white" if abs(value) > 0.7 else INK)
     axes.set_xticks(range(len(tasks)), tasks, rotation=35, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(entries)), entries)
@@ -87,7 +94,7 @@ def draw_intervals(plt: Any, summary: Mapping[str, Mapping[str, Any]]) -> Any:
     """Draw interquartile means with their intervals, the best on top."""
     figure, axes = plt.subplots(figsize=(6, 0.9 + 0.24 * len(summary)), layout="constrained")
     for y, (entry, scores) in enumerate(summary.items()):
-        colour = INK if entry == ORACLE else PALE if entry == UNIFORM else OURS
+        colour = QUIET if entry == ORACLE else PALE if entry == UNIFORM else OURS
         if scores["interval"]:
             axes.plot(scores["interval"], [y, y], color=colour, lw=5, alpha=0.35, solid_capstyle="butt")
         axes.plot([scores["iqm"]], [y], "|", color=colour, ms=9, mew=2)
@@ -113,7 +120,7 @@ def draw_profiles(plt: Any, rows: pd.DataFrame, styles: Mapping[str, RunStyle]) 
                 axes.fill_between(levels, *band, color=style.colour, alpha=0.12, lw=0)
             axes.plot(levels, profile(of_entry, levels), color=style.colour, ls=style.dashes, lw=1.3, label=entry)
     axes.set(xlabel="score", ylabel="share of runs that score at least this", ylim=(-0.02, 1.02))
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5, handlelength=LEGEND_LINE)
     return figure
 
 
@@ -156,7 +163,7 @@ def draw_curves(
     for axes in panels[-1]:
         axes.set_xlabel("GFLOPs", fontsize=7)
     handles = [plt.Line2D([], [], color=style.colour, ls=style.dashes) for style in styles.values()]
-    figure.legend(handles, list(styles), loc="outside lower center", ncols=6, fontsize=6.5)
+    figure.legend(handles, list(styles), loc="outside lower center", ncols=6, fontsize=6.5, handlelength=LEGEND_LINE)
     return figure
 
 
@@ -195,5 +202,5 @@ def draw_cost(
         xlabel="total GFLOPs", ylabel=f"mean score, each at least {LEAST_SCORE:g}; rates ignored", ylim=(None, 1.05)
     )
     panels[1].set(xlabel="CPU seconds of training")
-    panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5)
+    panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5, handlelength=LEGEND_LINE)
     return figure

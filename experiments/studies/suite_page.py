@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from rltok_rl.experiments.studies.suite_scores import (
     improvement_interval,
     interval,
     paired_difference,
-    pooled_mean,
+    pooled_iqm,
     probability_of_improvement,
     score_cells,
     signal_correlations,
@@ -44,7 +45,7 @@ def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
         scores = strata(rows, entry)
         pooled = [score for group in scores.values() for score in group]
         summary[entry] = {
-            "iqm": pooled_mean(scores),
+            "iqm": pooled_iqm(scores),
             "interval": interval(scores),
             "mean": float(pd.Series(pooled, dtype=float).mean()),
             "cells": len(cells),
@@ -58,11 +59,11 @@ def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
 def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
     """Return a Markdown table with a row per entry."""
     header = ["entry", "IQM [95 %]", "mean", "better than `uniform` [95 %]", "cells", "forfeited", "CPU seconds a cell"]
-    bold, even = best_entries(rows, _contestants(summary), PAIRS), strata(rows, UNIFORM)
+    bold, reference = best_entries(rows, _contestants(summary), PAIRS), strata(rows, UNIFORM)
     body = []
     for entry, scores in summary.items():
-        ours = strata(rows, entry)
-        chance, limits = probability_of_improvement(ours, even), improvement_interval(ours, even)
+        compared = strata(rows, entry), reference
+        chance, limits = probability_of_improvement(*compared), improvement_interval(*compared)
         mean = score_text(scores["mean"])
         body.append(
             [
@@ -86,9 +87,7 @@ def task_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
         texts = []
         for task in tasks:
             cells = rows[(rows.entry == entry) & (rows.task == task)]
-            text = (
-                f"{round(cells.score.mean(), 2) + 0.0:.2f}" + "×" * bool(cells.forfeited.any()) if len(cells) else "-"
-            )
+            text = suite_figures.cell_text(cells.score.mean(), bool(cells.forfeited.any())) or "-"
             texts.append(f"**{text}**" if entry in bold[task] else text)
         body.append([f"`{entry}`", *texts])
     return markdown(["entry", *tasks], body)
@@ -149,63 +148,126 @@ def read_signal(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def write_page(results: Sequence[dict[str, Any]], out: Path, command: str, *, missing: int = 0) -> str:
-    """Write ``suite.md``, ``suite.json`` and the figures; return the page.
+def further_table(rows: pd.DataFrame, num_seeds: int) -> str:
+    """Return a Markdown table of entries with further seeds: the first ``num_seeds``, which chose them, and all."""
+    entries = [entry for entry in summarise(rows) if entry not in (ORACLE, UNIFORM)]
+    seeds = sorted(rows.seed.unique())
+    first, others = rows[rows.seed.isin(seeds[:num_seeds])], rows[~rows.seed.isin(seeds[:num_seeds])]
+    parts = {_span(seeds[:num_seeds]): first, _span(seeds[num_seeds:]): others, "all": rows}
+    body = []
+    for entry in entries:
+        by_seed = rows[(rows.entry == entry) & rows.learnable].groupby("seed").score.mean()
+        scores = [strata(part, entry) for part in parts.values()]
+        iqms = [score_text(pooled_iqm(part), interval(part)) for part in scores]
+        body.append([f"`{entry}`", *iqms, score_text(by_seed.mean()), f"{by_seed.min():.2f} to {by_seed.max():.2f}"])
+    header = ["entry", *(f"IQM, {name} seeds" if name == "all" else f"IQM, seeds {name}" for name in parts)]
+    return markdown([*header, "mean", "means of single seeds"], body)
 
-    ``suite.json`` has the statistics of entries, and columns and rows of a table of cells.
-    """
-    rows = score_cells(results)
-    summary = summarise(rows)
+
+def read_further(rows: pd.DataFrame) -> str:
+    """Compare the entries with further seeds, pair by pair."""
+    entries = [entry for entry in summarise(rows) if entry not in (ORACLE, UNIFORM)]
+    texts = []
+    for entry, other in itertools.combinations(entries, 2):
+        gap = paired_difference(rows, entry, other, PAIRS)
+        if gap is not None and gap.error is not None:
+            texts.append(f"`{entry}` minus `{other}`: {gap.mean:.2f} ± {gap.half_width:.2f}.")
+    return bullets(texts)
+
+
+def _further_section(rows: pd.DataFrame, num_seeds: int) -> list[str]:
+    text = (
+        "The first seeds chose these entries, so that their means there are slightly too high; further seeds are free "
+        "of this. Scores are relative to references of all seeds. Differences are means over tasks and grades, with a "
+        "95 % interval of a paired t-test."
+    )
+    return ["## Further seeds", text, further_table(rows, num_seeds), read_further(rows)]
+
+
+def _span(seeds: Sequence[int]) -> str:
+    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+
+
+def page_lines(
+    results: Sequence[dict[str, Any]], rows: pd.DataFrame, summary: dict[str, dict[str, Any]], warnings: Sequence[str]
+) -> list[str]:
+    """Return the paragraphs of the page, without its command."""
     entries, tasks = list(summary), list(dict.fromkeys(rows.task))
     skipped = rows[~rows.learnable].drop_duplicates(["task", "grade"])
-    of_entries, flops = rows.groupby("entry").seed.nunique(), rows.total_flops.median()
-    fewest, most = int(of_entries.min()), int(of_entries.max())
-    seeds = f"{most if fewest == most else f'{fewest} to {most}'} seed{'s' * (most > 1)}"
+    flops, num_seeds = rows.total_flops.median(), int(rows.groupby("entry").seed.nunique().max())
     lines = [
-        f"`{command}`",
         "; ".join([*dict.fromkeys(cell["machine"] for cell in results), *_revisions(results)]),
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
-        f"and {seeds}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for the "
-        f"oracle's, in each task and grade. CPU seconds are those of training on one thread, without evaluations: "
-        f"{3600 / rows.cpu_seconds.mean():.0f} cells are trained per core-hour.",
+        f"and {num_seeds} seed{'s' * (num_seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for "
+        f"the oracle's, in each task and grade. CPU seconds are those of training on one thread. Without evaluations, "
+        f"{3600 / rows.cpu_seconds.mean():.0f} cells would be trained per core-hour.",
         f"A cell whose realised rate is more than {100 * RATE_TOLERANCE:g} % off the target is forfeited: it scores 0. "
         "IQM is the mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means "
         "are not significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over "
         "seeds; the oracle is no contestant).",
+        *warnings,
     ]
-    if missing:
-        lines.append(f"**{missing} cells of this command are missing.** The same command trains them.")
     if len(skipped):
         names = ", ".join(f"`{task}` grade {grade}" for task, grade in zip(skipped.task, skipped.grade, strict=True))
         lines.append(
             f"Not learnable at this budget, and left out of all scores: {names}. There the oracle gains less than "
             f"{LEAST_GAIN:g} of the optimal return over evenly spaced boundaries, has a negative share, or is missing."
         )
-    lines += ["## Entries", entry_table(rows, summary), "![Interquartile means](intervals.png)"]
-    lines += ["![Performance profiles](profiles.png)", "![Score against FLOPs and CPU seconds](cost.png)"]
-    lines += [
+    return [
+        *lines,
+        "## Entries",
+        entry_table(rows, summary),
+        "![Interquartile means](intervals.png)",
+        "![Performance profiles](profiles.png)",
+        "![Score against FLOPs and CPU seconds](cost.png)",
         "## Tasks",
-        "Mean scores; `×` marks forfeited cells.",
+        "Mean scores; `×` marks entries with forfeited cells.",
         task_table(rows, entries),
         "![Scores by task](tasks.png)",
-    ]
-    lines.append(bullets([read_task(rows, task, _contestants(entries)) for task in tasks]))
-    lines.append("Each statement is a 95 % paired t-test, without a correction for their number.")
-    lines += read_signal(rows)
-    lines += [
+        bullets([read_task(rows, task, _contestants(entries)) for task in tasks]),
+        "Each statement is a 95 % paired t-test, without a correction for their number.",
+        *read_signal(rows),
         "## Probability of improvement",
         "Of the row's entry over the column's.",
         improvement_table(rows, entries),
-    ]
-    lines += [
         "## Learning curves",
         f"Bands, of references and the best {suite_figures.BANDS} entries, are standard deviations over seeds.",
         "![Learning curves](curves.png)",
     ]
+
+
+def write_page(
+    results: Sequence[dict[str, Any]],
+    out: Path,
+    command: str,
+    *,
+    further: Sequence[dict[str, Any]] = (),
+    missing: int = 0,
+    failed: int = 0,
+) -> str:
+    """Write ``suite.md``, ``suite.json`` and the figures; return the page.
+
+    ``further`` are the cells of some entries and both references with further seeds: they have a section of their own,
+    so that all other statistics compare entries with equal seeds. ``suite.json`` has the statistics of entries, over
+    equal seeds, and columns and rows of a table of all cells. Of ``missing`` cells, ``failed`` ones failed.
+    """
+    rows = score_cells(results)
+    summary = summarise(rows)
+    warnings = []
+    if missing:
+        reason = f", {failed} of which failed" if failed else ""
+        warnings = [f"**Cells of this command that are missing: {missing}{reason}.** The same command trains them."]
+    lines = [f"`{command}`", *page_lines([*results, *further], rows, summary, warnings)]
+    saved, content = rows, {"command": command, "summary": summary}
+    if further:
+        entries = {cell["entry"] for cell in further}
+        compared = score_cells([*(cell for cell in results if cell["entry"] in entries), *further])
+        lines += _further_section(compared, rows.seed.nunique())
+        saved = pd.concat([rows, compared[~compared.seed.isin(rows.seed)]])
+        content["further"] = summarise(compared)
     page = "\n\n".join(lines) + "\n"
     out.mkdir(parents=True, exist_ok=True)
-    cells = rows[list(SAVED)].round(4).to_dict("split", index=False)
-    content = {"command": command, "summary": summary, "cells": cells}
+    content["cells"] = saved[list(SAVED)].round(4).to_dict("split", index=False)
     replace_text(out / "suite.json", json.dumps(without_nan(content), default=list, separators=(",", ":")) + "\n")
     suite_figures.draw_all(results, rows, summary, out)
     replace_text(out / "suite.md", page)

@@ -78,7 +78,7 @@ def interquartile_mean(scores: Any, axis: int = -1) -> Any:
     return trim_mean(np.asarray(scores, dtype=float), 0.25, axis=axis)
 
 
-def pooled_mean(scores: Strata) -> float:
+def pooled_iqm(scores: Strata) -> float:
     """Return the interquartile mean of all scores of an entry; NaN without any."""
     pooled = [*itertools.chain(*scores.values())]
     return float(interquartile_mean(pooled)) if pooled else float("nan")
@@ -160,9 +160,9 @@ def profile_band(scores: Strata, levels: Sequence[float], *, resamples: int = RE
     return _limits(scores, shares, resamples)
 
 
-def best_by_mean(rows: pd.DataFrame, count: int) -> list[str]:
+def best_by_iqm(rows: pd.DataFrame, count: int) -> list[str]:
     """Return the entries with the highest interquartile means, the best first; references are no contestants."""
-    means = {entry: pooled_mean(strata(rows, entry)) for entry in rows.entry.unique() if entry not in (ORACLE, UNIFORM)}
+    means = {entry: pooled_iqm(strata(rows, entry)) for entry in rows.entry.unique() if entry not in (ORACLE, UNIFORM)}
     return sorted((entry for entry in means if not np.isnan(means[entry])), key=lambda entry: -means[entry])[:count]
 
 

@@ -132,6 +132,7 @@ def test_entries_are_checked_before_they_are_added(tmp_path, capsys):
         rewrite(folder / "summary.json", flops=1.03 * flops)
     for folders, message in (
         (good, "exists already"),
+        ([good[0]] * 5, "runs must be different folders of different names"),
         (good[:4], "5 seeds of one configuration are needed, got 4 runs of 1"),
         ([begun, *good], "seed-9: not finished"),
         ([entry("dirty", 5, {**clean, "git": {"revision": "a" * 40, "dirty": True}})], "from a checkout with changes"),

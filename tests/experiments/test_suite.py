@@ -201,7 +201,7 @@ def test_the_page_states_what_paired_tests_support(tmp_path):
         " Better than evenly spaced: `good`, `bad`.",
         "left out of all scores: `pair` grade 1.",
         "`pair` (joint decisions): not learnable at this budget.",
-        "**2 cells of this command are missing.**",
+        "**Cells of this command that are missing: 2.** The same",
         "| `fast` | 0.00× | - |",
         "| `good` | **0.78** | - |",
     ):
@@ -225,6 +225,14 @@ def test_every_entry_trains_with_the_sizes_and_the_rate_of_its_task(entry):
     assert whole.data.num_steps == 256 and whole.model.overrides["boundary_cap"] is None
     assert (whole.rate.control, whole.rate.coefficient, whole.rate.options) == ("binomial", 1.0, {})
     assert entry in RECIPES or whole.model.overrides["boundary_scale"] == 1.0  # policies learn at one speed
+
+
+def test_overrides_reach_recipes_too():
+    options = ["model.overrides.num_lags=4", "loss.entropy=0.01", "rate.control=pi"]
+    plain, changed = (cell_config("nest", 3, "ours", flops=1e9, overrides=given) for given in ([], options))
+    assert (plain.model.overrides["num_lags"], changed.model.overrides["num_lags"]) == (8, 4)
+    assert (changed.loss.entropy, changed.rate.control) == (0.01, "pi")
+    assert changed.model.overrides["encoder_norm"] is plain.model.overrides["encoder_norm"] is False
 
 
 def test_workers_end_with_a_killed_command(tmp_path):
@@ -314,7 +322,7 @@ def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, 
     assert suite.main([*arguments, "entries=random,paper"]) == 1
     error = capsys.readouterr().err
     assert "2 of 8 cells to train, 1 at a time" in error and "failed: delay-1 paper seed 0: RuntimeError" in error
-    assert "1 cells of this command are missing" in (tmp_path / "suite.md").read_text()
+    assert "are missing: 1, 1 of which failed.**" in (tmp_path / "suite.md").read_text()
     monkeypatch.setattr(suite, "train_cell", None)
     assert suite.main(arguments) == 0, "nothing is missing"
     assert [file.read_bytes() for file in files] == before
@@ -323,7 +331,7 @@ def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, 
 def test_every_entry_has_a_style_and_further_ones_repeat_them():
     """A page that cannot be drawn would fail after hours of training."""
     styles = entry_styles([*FIXED, *(f"{name}@0.9" for name in ESTIMATORS)])
-    assert len(set(map(repr, styles.values()))) == len(styles) > 23
+    assert len({(style.colour, style.dashes) for style in styles.values()}) == len(styles) > 23  # lines have no markers
     more = entry_styles([f"a:B@{number / 100}" for number in range(1, 60)])
     assert len(more) == 59 and len(set(map(repr, more.values()))) == MOST_RUNS
 
@@ -349,7 +357,23 @@ def test_the_two_best_entries_have_more_seeds(tmp_path, capsys, monkeypatch):
     expected = {(f"{task}-1 {entry}", seed) for task in ("delay", "switch") for entry in shares for seed in "23"}
     assert further == {pair for pair in expected if pair[0].split()[1] not in ("random", "batch_mean@0.9")}
     page = (tmp_path / "suite.md").read_text()
-    assert "and 2 to 4 seeds." in page and "cells are trained per core-hour" in page and "missing" not in page
+    assert "and 2 seeds." in page and "would be trained per core-hour" in page and "missing" not in page
+    assert "| `ours` | 0.763 [0.763, 0.763] |" not in page and "IQM, seeds 0 to 1 | IQM, seeds 2 to 3" in page
+    further = page.partition("## Further seeds")[2]
+    assert "`ours` minus `paper`: 0.25 ± 0.00." in further and "`random`" not in further
+    saved = json.loads((tmp_path / "suite.json").read_text())
+    assert {*saved["further"]} == {"oracle", "uniform", "paper", "ours"} and len(saved["cells"]["data"]) == 24 + 16
+    assert [saved["summary"][entry]["cells"] for entry in ("ours", "random")] == [4, 4], "equal seeds for all"
+    trained.clear()
+    assert suite.main([*first, "best_seeds=3", "best=3"]) == 0
+    assert trained == [f"{task}-1 batch_mean@0.9 seed 2" for task in ("delay", "switch")]
+    next(tmp_path.glob("cells/*delay-1-paper-1*")).unlink()
+    monkeypatch.setattr(suite, "_train", None)
+    capsys.readouterr()
+    assert suite.main([*first, "best_seeds=4"]) == 1
+    assert "best_seeds waits for the 1 cells that are missing" in capsys.readouterr().err
+    monkeypatch.setattr(suite, "_train", train)
+    assert suite.main([*first, "best_seeds=4"]) == 0
     trained.clear()
     assert suite.main([*first, "best_seeds=4"]) == 0 and not trained
     assert suite.main([*first, "best_seeds=2"]) == 2
@@ -369,7 +393,9 @@ def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
     assert train(1) == train(2)
 
 
-def test_options_and_their_errors(capsys):
+def test_options_and_their_errors(tmp_path, capsys, monkeypatch):
+    (tmp_path / "my_file.py").write_text("from rltok_rl.objectives import ReturnEstimator as Mine\n")
+    monkeypatch.chdir(tmp_path)
     options = suite.read_suite_options(["estimator=local_flips,my_file:Mine", "gamma=0.9,0.99"])
     entries = suite.suite_entries(options)
     assert entries[:3] == ["oracle", "uniform", "local_flips@0.9"] and len(entries) == 6
@@ -383,12 +409,21 @@ def test_options_and_their_errors(capsys):
         (lambda: read(["tasks=toy"]), ValueError, r"tasks must be among .*, got \['toy'\]"),
         (lambda: read(["budget=big"]), ValueError, r"budget must be one of \['small', 'full'\], got 'big'"),
         (lambda: read(["grades=5"]), ValueError, r"grades must be among \[1, 2, 3, 4\], got \[5\]"),
-        (lambda: read(["estimator=paper", "gamma=0.8"]), ValueError, "an estimator among .*, got 'paper@0.8'"),
+        (lambda: read(["estimator=paper", "gamma=0.8"]), ValueError, r"estimator must be among .*, got 'paper'"),
         (lambda: read(["entries=batch_mean"]), ValueError, "entries must be among .*, got 'batch_mean'"),
         (lambda: read(["gamma=1.5"]), ValueError, r"gamma must lie in \[0, 1\], got '1.5'"),
         (lambda: read(["entries=paper", "gamma=0.5"]), ValueError, r"gamma belongs to estimator, got \[0.5\]"),
         (lambda: read(["seeds=0"]), ValueError, "seeds must be at least 1, got 0"),
         (lambda: read(["flops=0"]), ValueError, "flops must be positive, got 0"),
-        (lambda: read(["sedes=1"]), ValueError, "options must be among"),
+        (lambda: read(["sedes=1"]), ValueError, "options must be among .*, got 'sedes'; did you mean 'seeds'"),
+        (lambda: read(["seeds=x"]), ValueError, "seeds has a value of the wrong type: Value 'x'"),
+        (lambda: read(["tasks=dlay"]), ValueError, "did you mean 'delay'"),
+        (lambda: read(["estimator=local_flip"]), ValueError, "did you mean 'local_flips'"),
+        (lambda: read(["estimator=nope:Nope"]), ImportError, "there is no 'nope'"),
+        (lambda: read(["entries=our"]), ValueError, "got 'our'; did you mean 'ours'"),
+        *(
+            (lambda text=text: read([f"overrides={text}"]), ValueError, f"to the suite.*got '{text[:-2]}'")
+            for text in ("estimator.gamma=1", "seed=7", "estimator=x")
+        ),
     )
     assert suite.main(["seeds=0"]) == 2 and "rltok suite: seeds" in capsys.readouterr().err

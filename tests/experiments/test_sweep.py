@@ -48,7 +48,7 @@ def test_runs_are_trained_seed_by_seed_and_missing_ones_again(tmp_path, trained,
     assert (config.estimator.gamma, config.seed, config.compute.threads, config.resume) == (0.99, 0, 1, True)
     assert command.startswith("rltok train ") and command.endswith(f"estimator.gamma=0.99 seed=0 out={config.out}")
     out, error = capsys.readouterr()
-    assert out == f"{sorted(names[:3])}\n" and "4 of 4 cells to train, 1 at a time" in error
+    assert out == f"{sorted(names[:3])}\n" and "4 of 4 runs to train, 1 at a time" in error
     assert "0.9-seed-0: 2.500 bits per byte" in error
     assert "failed: 0.99-seed-1: RuntimeError: broken on purpose" in error
     assert sweep.main(arguments) == 0 and [config.out for config, _ in trained[4:]] == [str(tmp_path / names[3])]

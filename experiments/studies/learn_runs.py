@@ -130,7 +130,7 @@ def sample_boundaries(model: UNet, language: Language) -> dict[str, Any]:
     model.train(training)
     best = language.optimal_boundaries(byte_ids)[0]
     return {
-        "text": bytes(byte_ids[0].tolist()).decode("ascii"),
+        "text": bytes(byte_ids[0].tolist()).decode("latin-1"),  # a character per byte
         "best": "".join(str(int(b)) for b in best.tolist()),
         "boundaries": "".join(str(int(b)) for b in out.boundaries[0, marks:].tolist()),
         "probabilities": [round(p, 3) for p in out.boundary_logits.sigmoid()[0, marks:].tolist()],

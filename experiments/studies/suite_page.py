@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rltok_rl.experiments.reports.markdown import bullets, markdown, score_text, with_unit, without_nan
+from rltok_rl.experiments.reports.markdown import bullets, with_unit, without_nan
 from rltok_rl.experiments.reports.table import RATE_TOLERANCE
 from rltok_rl.experiments.studies import suite_figures
 from rltok_rl.experiments.studies.suite_scores import (
@@ -17,96 +17,27 @@ from rltok_rl.experiments.studies.suite_scores import (
     ORACLE,
     UNIFORM,
     best_entries,
-    improvement_interval,
-    interval,
     paired_difference,
-    pooled_iqm,
-    probability_of_improvement,
     score_cells,
     signal_correlations,
-    strata,
+)
+from rltok_rl.experiments.studies.suite_tables import (
+    PAIRS,
+    SEED_PAIRS,
+    contestants,
+    entry_table,
+    further_table,
+    improvement_table,
+    summarise,
+    task_table,
 )
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import TASKS
 
-PAIRS = ["task", "grade"]
-"""Entries are compared over all tasks by their means in each task and grade, and within a task seed by seed."""
-SEED_PAIRS = ["grade", "seed"]
 SAVED = ("task", "grade", "entry", "seed", "cpu_seconds", "share", "rate", "signal", "forfeited", "score")
 """Columns of the table of cells in ``suite.json``."""
 _MOST_NAMED = 3  # of entries between which no test decides; the table has them all in bold
-
-
-def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return the statistics of every entry, the highest interquartile mean first."""
-    summary: dict[str, dict[str, Any]] = {}
-    for entry, cells in rows.groupby("entry", sort=False):
-        scores = strata(rows, entry)
-        pooled = [score for group in scores.values() for score in group]
-        summary[entry] = {
-            "iqm": pooled_iqm(scores),
-            "interval": interval(scores),
-            "mean": float(pd.Series(pooled, dtype=float).mean()),
-            "cells": len(cells),
-            "scored": len(pooled),
-            "forfeited": int((cells.forfeited & cells.learnable).sum()),
-            "cpu_seconds": float(cells.cpu_seconds.mean()),
-        }
-    return dict(sorted(summary.items(), key=lambda item: (pd.isna(item[1]["iqm"]), -item[1]["iqm"])))
-
-
-def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
-    """Return a Markdown table with a row per entry."""
-    header = ["entry", "IQM [95 %]", "mean", "better than `uniform` [95 %]", "cells", "forfeited", "CPU seconds a cell"]
-    bold, reference = best_entries(rows, _contestants(summary), PAIRS), strata(rows, UNIFORM)
-    body = []
-    for entry, scores in summary.items():
-        compared = strata(rows, entry), reference
-        chance, limits = probability_of_improvement(*compared), improvement_interval(*compared)
-        mean = score_text(scores["mean"])
-        body.append(
-            [
-                f"`{entry}`",
-                score_text(scores["iqm"], scores["interval"]),
-                f"**{mean}**" if entry in bold else mean,
-                "" if entry == UNIFORM else _chance(chance, limits),
-                str(scores["cells"]),
-                str(scores["forfeited"]),
-                f"{scores['cpu_seconds']:.0f}",
-            ]
-        )
-    return markdown(header, body)
-
-
-def task_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
-    """Return a Markdown table of mean scores, a row per entry and a column per task; ``×`` marks forfeited cells."""
-    tasks, rows, body = list(dict.fromkeys(rows.task)), rows[rows.learnable], []
-    bold = {task: best_entries(rows[rows.task == task], _contestants(entries), SEED_PAIRS) for task in tasks}
-    for entry in entries:
-        texts = []
-        for task in tasks:
-            cells = rows[(rows.entry == entry) & (rows.task == task)]
-            text = suite_figures.cell_text(cells.score.mean(), bool(cells.forfeited.any())) or "-"
-            texts.append(f"**{text}**" if entry in bold[task] else text)
-        body.append([f"`{entry}`", *texts])
-    return markdown(["entry", *tasks], body)
-
-
-def improvement_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
-    """Return a Markdown table of the probability that a row's entry scores higher than a column's."""
-    scores = {entry: strata(rows, entry) for entry in entries}
-    body = [
-        [
-            f"`{entry}`",
-            *(
-                "" if entry == other else _chance(probability_of_improvement(scores[entry], scores[other]))
-                for other in entries
-            ),
-        ]
-        for entry in entries
-    ]
-    return markdown(["", *(f"`{entry}`" for entry in entries)], body)
 
 
 def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
@@ -148,22 +79,6 @@ def read_signal(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def further_table(rows: pd.DataFrame, num_seeds: int) -> str:
-    """Return a Markdown table of entries with further seeds: the first ``num_seeds``, which chose them, and all."""
-    entries = [entry for entry in summarise(rows) if entry not in (ORACLE, UNIFORM)]
-    seeds = sorted(rows.seed.unique())
-    first, others = rows[rows.seed.isin(seeds[:num_seeds])], rows[~rows.seed.isin(seeds[:num_seeds])]
-    parts = {_span(seeds[:num_seeds]): first, _span(seeds[num_seeds:]): others, "all": rows}
-    body = []
-    for entry in entries:
-        by_seed = rows[(rows.entry == entry) & rows.learnable].groupby("seed").score.mean()
-        scores = [strata(part, entry) for part in parts.values()]
-        iqms = [score_text(pooled_iqm(part), interval(part)) for part in scores]
-        body.append([f"`{entry}`", *iqms, score_text(by_seed.mean()), f"{by_seed.min():.2f} to {by_seed.max():.2f}"])
-    header = ["entry", *(f"IQM, {name} seeds" if name == "all" else f"IQM, seeds {name}" for name in parts)]
-    return markdown([*header, "mean", "means of single seeds"], body)
-
-
 def read_further(rows: pd.DataFrame) -> str:
     """Compare the entries with further seeds, pair by pair."""
     entries = [entry for entry in summarise(rows) if entry not in (ORACLE, UNIFORM)]
@@ -182,10 +97,6 @@ def _further_section(rows: pd.DataFrame, num_seeds: int) -> list[str]:
         "95 % interval of a paired t-test."
     )
     return ["## Further seeds", text, further_table(rows, num_seeds), read_further(rows)]
-
-
-def _span(seeds: Sequence[int]) -> str:
-    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
 
 
 def page_lines(
@@ -224,7 +135,7 @@ def page_lines(
         "Mean scores; `×` marks entries with forfeited cells.",
         task_table(rows, entries),
         "![Scores by task](tasks.png)",
-        bullets([read_task(rows, task, _contestants(entries)) for task in tasks]),
+        bullets([read_task(rows, task, contestants(entries)) for task in tasks]),
         "Each statement is a 95 % paired t-test, without a correction for their number.",
         *read_signal(rows),
         "## Probability of improvement",
@@ -272,16 +183,6 @@ def write_page(
     suite_figures.draw_all(results, rows, summary, out)
     replace_text(out / "suite.md", page)
     return page
-
-
-def _chance(value: float, limits: tuple[float, float] | None = None) -> str:
-    if pd.isna(value):
-        return "-"
-    return f"{value:.2f}" + (f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else "")
-
-
-def _contestants(entries: Any) -> list[str]:
-    return [entry for entry in entries if entry != ORACLE]
 
 
 def _revisions(results: Sequence[dict[str, Any]]) -> list[str]:

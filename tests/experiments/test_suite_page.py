@@ -1,0 +1,115 @@
+"""Scores and page of the boundary suite: statistics by their definitions, forfeits, statements, styles."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+from rltok_rl.experiments.studies import suite_page
+from rltok_rl.experiments.studies.suite_entries import (
+    ESTIMATORS,
+    FIXED,
+)
+from rltok_rl.experiments.studies.suite_figures import entry_styles
+from rltok_rl.experiments.studies.suite_scores import (
+    improvement_interval,
+    interquartile_mean,
+    interval,
+    probability_of_improvement,
+    profile,
+    profile_band,
+    score_cells,
+    signal_correlations,
+    strata,
+)
+
+from rltok_rl.viz.style import MOST_RUNS
+
+from .suite_cells import CELLS, suite_cell
+
+
+def test_statistics_are_their_definitions():
+    draws = np.random.default_rng(0)
+    sizes = {("delay", 1): 5, ("delay", 3): 3, ("pair", 1): 4}
+    scores, others = ({key: draws.normal(size=n).round(1).tolist() for key, n in sizes.items()} for _ in range(2))
+    pooled = sorted(itertools.chain(*scores.values()))  # 12 runs: 3 are cut off at either end
+    assert interquartile_mean(pooled) == pytest.approx(sum(pooled[3:-3]) / 6)
+    wins = [sum((x > y) + (x == y) / 2 for x in scores[key] for y in others[key]) / n**2 for key, n in sizes.items()]
+    assert probability_of_improvement(scores, others) == pytest.approx(sum(wins) / 3)
+    chances = []
+    for _ in range(4_000):
+        drawn = [{k: draws.choice(group, len(group)).tolist() for k, group in s.items()} for s in (scores, others)]
+        chances.append(probability_of_improvement(*drawn))
+    limits = improvement_interval(scores, others, resamples=20_000)
+    assert limits == pytest.approx(np.quantile(chances, [0.025, 0.975]).tolist(), abs=0.02)
+    assert limits == improvement_interval(scores, others, resamples=20_000)
+    assert improvement_interval({**scores, ("pair", 9): [1.0]}, others) is not None  # without a counterpart
+    for unusable in ({}, {("delay", 1): [1.0]}):
+        assert improvement_interval(unusable, others) is None
+    assert profile(scores, [-9.0, pooled[6], 9.0]) == [1.0, sum(x >= pooled[6] for x in pooled) / 12, 0.0]
+    resampled = []
+    for _ in range(20_000):
+        parts = [draws.choice(group, len(group)) for group in scores.values()]
+        middle = np.sort(np.concatenate(parts))[3:-3]
+        resampled.append(middle.mean())
+    limits = interval(scores, resamples=20_000)
+    assert limits == pytest.approx(np.quantile(resampled, [0.025, 0.975]).tolist(), abs=0.02)
+    assert limits == interval(scores, resamples=20_000) and interval({("delay", 1): [1.0]}) is None
+
+
+def test_profiles_have_bands_and_signals_rank_cells():
+    scores = {("delay", 1): [0.0, 1.0, 0.5, 0.2], ("pair", 1): [0.9, 0.4, 0.1]}
+    levels = [-1.0, 0.45, 0.95]
+    low, high = profile_band(scores, levels)
+    for place, level in enumerate(levels):
+        alone = interval(scores, lambda values, axis, level=level: np.mean(values >= level, axis=axis))
+        assert (low[place], high[place]) == pytest.approx(alone, abs=0.15)
+    assert low[0] == high[0] == 1 and profile_band({("delay", 1): [1.0]}, levels) is None
+    cells = [one | {"looks": [{"signal": 1.0 + place}, {}]} for place, one in enumerate(CELLS[:15])]  # `delay`
+    rows = score_cells(cells)
+    assert rows.forfeited.sum() == 3 and not score_cells(CELLS).signal.notna().any()
+    kept = rows[~rows.forfeited & ~rows.entry.isin(["uniform"])]  # no ties
+    ranks = [kept[name].rank() for name in ("signal", "score")]
+    assert signal_correlations(kept) == {("delay", 1): pytest.approx(np.corrcoef(*ranks)[0, 1])}
+    assert "ranks cells as their scores do" in suite_page.read_signal(rows)[0]
+    assert not suite_page.read_signal(score_cells(CELLS))
+
+
+def test_scores_forfeits_and_cells_that_are_not_learnable():
+    rows = score_cells(CELLS)
+    assert {*rows[rows.forfeited].entry} == {"fast"} and (rows[rows.forfeited].score == 0).all()
+    assert {*rows[~rows.learnable].task} == {"pair"}
+    assert strata(rows, "good") == {("delay", 1): pytest.approx([0.75, 0.78, 0.81])}
+    assert sum(strata(rows, "oracle")["delay", 1]) == pytest.approx(3)
+    assert sum(strata(rows, "uniform")["delay", 1]) == pytest.approx(0)
+
+
+def test_the_page_states_what_paired_tests_support(tmp_path):
+    page = suite_page.write_page(CELLS, tmp_path, "rltok suite", missing=2)
+    for words in (
+        "`delay` (credit over time): `good` 0.78 is best, ahead of `bad` by 0.53 ± 0.01.",
+        " Better than evenly spaced: `good`, `bad`.",
+        "left out of all scores: `pair` grade 1.",
+        "`pair` (joint decisions): not learnable at this budget.",
+        "**Cells of this command that are missing: 2.** The same",
+        "| `fast` | 0.00× | - |",
+        "| `good` | **0.78** | - |",
+    ):
+        assert words in page, page
+    for name in ("tasks", "intervals", "profiles", "curves", "cost"):
+        assert f"({name}.png)" in page and matplotlib.image.imread(tmp_path / f"{name}.png").shape[1] > 300
+    saved = json.loads((tmp_path / "suite.json").read_text())
+    assert len(saved["cells"]["data"]) == len(CELLS) and saved["summary"]["fast"]["forfeited"] == 3
+    alone = suite_page.write_page([suite_cell("delay", "good", 0, 0.5)], tmp_path, "rltok suite")
+    assert "not learnable" in alone
+
+
+def test_every_entry_has_a_style_and_further_ones_repeat_them():
+    """A page that cannot be drawn would fail after hours of training."""
+    styles = entry_styles([*FIXED, *(f"{name}@0.9" for name in ESTIMATORS)])
+    assert len({(style.colour, style.dashes) for style in styles.values()}) == len(styles) > 23  # lines have no markers
+    more = entry_styles([f"a:B@{number / 100}" for number in range(1, 60)])
+    assert len(more) == 59 and len(set(map(repr, more.values()))) == MOST_RUNS

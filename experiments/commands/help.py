@@ -79,7 +79,7 @@ def estimators() -> str:
 
 def suite() -> str:
     """Return the help of ``rltok suite``."""
-    return _study(_SUITE, "studies/suite", "studies/suite", "SuiteOptions")
+    return _study(_SUITE, "studies/suite", "studies/suite_options", "SuiteOptions")
 
 
 def sweep() -> str:

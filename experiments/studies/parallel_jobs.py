@@ -31,8 +31,8 @@ def run_jobs(
 ) -> list[str]:
     """Run the missing jobs of ``total``, ``workers`` at a time, and return a line for each that failed.
 
-    ``workers=0`` is one process per core, and 1 is this process. ``str(job)`` is its name, ``noun`` what lines of
-    progress call all of them.
+    ``workers=0`` is one process per core, and 1 is this process. ``str(job)`` is its name; ``noun`` names jobs
+    in lines of progress.
     """
     if not jobs:
         return []

@@ -26,7 +26,7 @@ from rltok_rl.experiments.studies.parallel_jobs import run_jobs
 from rltok_rl.experiments.studies.suite_entries import cell_config
 from rltok_rl.experiments.studies.suite_options import SuiteOptions, grades_of, read_suite_options, suite_entries
 from rltok_rl.experiments.studies.suite_page import write_page
-from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM, best_by_iqm, score_cells
+from rltok_rl.experiments.studies.suite_scores import best_by_iqm, score_cells
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.training.environment import git_state, machine
@@ -88,14 +88,14 @@ def suite_jobs(
 
 
 def further_jobs(options: SuiteOptions, jobs: Sequence[CellJob]) -> list[CellJob]:
-    """Return the jobs of ``best_seeds``, once all others are done; scores need the same seeds of both references."""
+    """Return the jobs of ``best_seeds``, once all others are done."""
     if not options.best_seeds:
         return []
     if missing := sum(not job.file.exists() for job in jobs):
-        print(f"best_seeds waits for the {missing} cells that are missing", file=sys.stderr)
+        print(f"further seeds wait for missing cells: {missing}", file=sys.stderr)
         return []
     best = best_by_iqm(score_cells(_finished(jobs)), options.best)
-    return suite_jobs(options, entries=[ORACLE, UNIFORM, *best], seeds=range(options.seeds, options.best_seeds))
+    return suite_jobs(options, entries=best, seeds=range(options.seeds, options.best_seeds))
 
 
 def train_cell(job: CellJob) -> dict[str, Any]:

@@ -62,12 +62,13 @@ FIXED: dict[str, tuple[str, ...]] = {
 }
 """Options of the entries that have no estimator to choose."""
 GAMMA = 0.9
-SET_BY_SUITE = (
-    *("experiment", "recipe", "seed", "data.source", "data.options", "model.overrides.target_rate", "actor.name"),
-    *("actor.rate", "segmenter.name", "estimator.name", "estimator.gamma", "baseline.name"),
-    *("optim.total_flops", "compute.threads"),
+SET_BY_CELLS = ("seed", "model.overrides.target_rate", "optim.total_flops", "compute.threads")
+SET_BY_ENTRIES = (
+    *("experiment", "recipe", "changes", "ablation", "data.source", "data.options", "actor.name", "actor.rate"),
+    *("segmenter.name", "estimator.name", "estimator.gamma", "baseline.name", "loss.objective", "loss.policy_epochs"),
 )
-"""Options of a run that tasks, entries, seeds and FLOPs set, and ``overrides`` must not."""
+"""Options that ``overrides`` must not set, because cells set them anyway, or because entries and tasks are named after
+them; a choice for the whole group of the latter is refused, too."""
 LEAST_ROWS, ROW_BYTES = 8, 2048
 """Rows of an update, and its bytes where texts are short: 16 rows of 128, 8 of 256 and more."""
 
@@ -105,9 +106,10 @@ def entry_overrides(name: str) -> tuple[str, ...]:
     except ValueError:
         discount = math.nan
     if is_import_path(estimator):
-        import_path("estimator", estimator)  # fails before hours of training
+        import_path("estimator", estimator)  # before hours of training
     elif estimator not in ESTIMATORS:
-        near = did_you_mean(estimator or name, [*FIXED, *(f"{known}@{gamma or GAMMA}" for known in ESTIMATORS)])
+        suffix = gamma if estimator else f"{GAMMA:g}"  # the one part of a name without @ is in gamma
+        near = did_you_mean(name, [*FIXED, *(f"{known}@{suffix}" for known in ESTIMATORS)])
         raise ValueError(
             f"entries must be among {[*FIXED]}, or ESTIMATOR@GAMMA with an estimator among {[*ESTIMATORS]} or "
             f"module:Class, got {name!r}{near}"
@@ -115,6 +117,14 @@ def entry_overrides(name: str) -> tuple[str, ...]:
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"gamma must lie in [0, 1], got {gamma!r} in entry {name!r}")
     return (*ESTIMATORS.get(estimator, (*_RETURN, f"estimator.name={estimator}")), f"estimator.gamma={discount:g}")
+
+
+def check_estimators(names: Sequence[str]) -> None:
+    """Raise ValueError for a name that is neither an estimator of the suite nor ``module:Class``."""
+    for name in names:
+        if name not in ESTIMATORS and not is_import_path(name):
+            near = did_you_mean(name, ESTIMATORS)
+            raise ValueError(f"estimator must be among {[*ESTIMATORS]}, or module:Class, got {name!r}{near}")
 
 
 def even_rate(rate: float, num_steps: int) -> float:
@@ -162,10 +172,11 @@ def override_names(overrides: Sequence[str]) -> list[str]:
     """
     names = [text.lstrip("+~").partition("=")[0] for text in overrides]
     for name in names:
-        if any(covers(name, option) or covers(option, name) for option in SET_BY_SUITE):
+        taken = [option for option in (*SET_BY_CELLS, *SET_BY_ENTRIES) if covers(option, name)]
+        if taken := taken or [option for option in SET_BY_ENTRIES if covers(name, option)]:
             raise ValueError(
-                f"overrides must leave {[*SET_BY_SUITE]} to the suite's own options (tasks, entries, estimator, gamma, "
-                f"seeds, flops), got {name!r}"
+                f"overrides must leave {taken[0]} to the suite, whose tasks, grades, entries, estimator, gamma, seeds "
+                f"and flops set it, got {name!r}"
             )
     return names
 

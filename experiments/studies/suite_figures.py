@@ -30,7 +30,7 @@ COLUMNS = 5
 BANDS = 3
 """Number of entries with bands in the figure of learning curves, in addition to references."""
 LEGEND_LINE = 4.0
-"""Length of a legend's lines in letters, so that dashes differ."""
+"""Length of a legend's lines in font sizes, so that dashes differ."""
 LEAST_SCORE = -1.0
 """Scores below this are drawn as this in the figure of costs."""
 

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field, fields
 
 from rltok_rl.experiments.run_config import check_out
 from rltok_rl.experiments.studies.common import check_choices, check_minimums, read_options
-from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, GAMMA, entry_overrides, override_names
+from rltok_rl.experiments.studies.suite_entries import (
+    ESTIMATORS,
+    FIXED,
+    GAMMA,
+    check_estimators,
+    entry_overrides,
+    override_names,
+)
 from rltok_rl.experiments.studies.suite_scores import ORACLE, UNIFORM
 
 from rltok_rl.data.languages import TASKS
-from rltok_rl.utils import did_you_mean, is_import_path
 
 GRADES: dict[str, list[int]] = {"small": [1, 3], "full": [1, 2, 3, 4]}
 """Grades of each budget."""
@@ -83,14 +89,6 @@ def read_suite_options(arguments: Sequence[str]) -> SuiteOptions:
     for name in suite_entries(options):
         entry_overrides(name)  # rejects unknown names
     return options
-
-
-def check_estimators(names: Sequence[str]) -> None:
-    """Raise ValueError for a name that is neither an estimator of the suite nor ``module:Class``."""
-    for name in names:
-        if name not in ESTIMATORS and not is_import_path(name):
-            near = did_you_mean(name, ESTIMATORS)
-            raise ValueError(f"estimator must be among {[*ESTIMATORS]}, or module:Class, got {name!r}{near}")
 
 
 def suite_entries(options: SuiteOptions) -> list[str]:

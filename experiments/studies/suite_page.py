@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +11,9 @@ import pandas as pd
 from rltok_rl.experiments.reports.markdown import bullets, with_unit, without_nan
 from rltok_rl.experiments.reports.table import RATE_TOLERANCE
 from rltok_rl.experiments.studies import suite_figures
+from rltok_rl.experiments.studies.suite_further import compare_further, further_section
 from rltok_rl.experiments.studies.suite_scores import (
     LEAST_GAIN,
-    ORACLE,
     UNIFORM,
     best_entries,
     paired_difference,
@@ -22,11 +21,9 @@ from rltok_rl.experiments.studies.suite_scores import (
     signal_correlations,
 )
 from rltok_rl.experiments.studies.suite_tables import (
-    PAIRS,
     SEED_PAIRS,
     contestants,
     entry_table,
-    further_table,
     improvement_table,
     summarise,
     task_table,
@@ -77,26 +74,6 @@ def read_signal(rows: pd.DataFrame) -> list[str]:
         "The policy gradient's signal to noise, measured during training, ranks cells as their scores do with a "
         f"Spearman correlation of {mean:.2f} (mean over tasks and grades: {each})."
     ]
-
-
-def read_further(rows: pd.DataFrame) -> str:
-    """Compare the entries with further seeds, pair by pair."""
-    entries = [entry for entry in summarise(rows) if entry not in (ORACLE, UNIFORM)]
-    texts = []
-    for entry, other in itertools.combinations(entries, 2):
-        gap = paired_difference(rows, entry, other, PAIRS)
-        if gap is not None and gap.error is not None:
-            texts.append(f"`{entry}` minus `{other}`: {gap.mean:.2f} ± {gap.half_width:.2f}.")
-    return bullets(texts)
-
-
-def _further_section(rows: pd.DataFrame, num_seeds: int) -> list[str]:
-    text = (
-        "The first seeds chose these entries, so that their means there are slightly too high; further seeds are free "
-        "of this. Scores are relative to references of all seeds. Differences are means over tasks and grades, with a "
-        "95 % interval of a paired t-test."
-    )
-    return ["## Further seeds", text, further_table(rows, num_seeds), read_further(rows)]
 
 
 def page_lines(
@@ -158,24 +135,23 @@ def write_page(
 ) -> str:
     """Write ``suite.md``, ``suite.json`` and the figures; return the page.
 
-    ``further`` are the cells of some entries and both references with further seeds: they have a section of their own,
-    so that all other statistics compare entries with equal seeds. ``suite.json`` has the statistics of entries, over
-    equal seeds, and columns and rows of a table of all cells. Of ``missing`` cells, ``failed`` ones failed.
+    ``further`` are cells of some entries with further seeds: they have a section of their own, so that all other
+    statistics compare entries with equal seeds. ``suite.json`` has the statistics of entries, over equal seeds, those
+    of further ones, and columns and rows of a table of all cells. Of ``missing`` cells, ``failed`` ones failed.
     """
     rows = score_cells(results)
     summary = summarise(rows)
     warnings = []
     if missing:
-        reason = f", {failed} of which failed" if failed else ""
-        warnings = [f"**Cells of this command that are missing: {missing}{reason}.** The same command trains them."]
+        reason = f", of which {failed} failed" if failed else ""
+        warnings = [f"**Missing cells of this command: {missing}{reason}.** The same command trains them."]
     lines = [f"`{command}`", *page_lines([*results, *further], rows, summary, warnings)]
     saved, content = rows, {"command": command, "summary": summary}
     if further:
-        entries = {cell["entry"] for cell in further}
-        compared = score_cells([*(cell for cell in results if cell["entry"] in entries), *further])
-        lines += _further_section(compared, rows.seed.nunique())
-        saved = pd.concat([rows, compared[~compared.seed.isin(rows.seed)]])
-        content["further"] = summarise(compared)
+        more = score_cells(further, references=results)
+        compared = compare_further(rows, more)
+        lines += further_section(rows, more, compared)
+        saved, content["further"] = pd.concat([rows, more]), compared
     page = "\n\n".join(lines) + "\n"
     out.mkdir(parents=True, exist_ok=True)
     content["cells"] = saved[list(SAVED)].round(4).to_dict("split", index=False)

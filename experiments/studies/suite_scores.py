@@ -30,10 +30,13 @@ def relative_score(share: Any, uniform: Any, oracle: Any) -> Any:
     return (share - uniform) / (oracle - uniform)
 
 
-def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def score_cells(
+    results: Sequence[Mapping[str, Any]], *, references: Sequence[Mapping[str, Any]] | None = None
+) -> pd.DataFrame:
     """Return a row per cell with its ``score``, and whether it is ``forfeited`` (score 0) and ``learnable``.
 
-    Columns ``uniform`` and ``oracle`` are the mean shares over seeds that scores are relative to. ``signal`` is the
+    Columns ``uniform`` and ``oracle`` are the mean shares that scores are relative to, over the seeds of these entries
+    in ``references`` (default: ``results``). ``signal`` is the
     mean signal to noise of the policy gradient during training, NaN for entries without one.
 
     Example:
@@ -48,8 +51,19 @@ def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         >>> rows.score.round(3).tolist(), rows.forfeited.tolist()
         ([1.0, 0.0, 0.5, 0.0], [False, False, False, True])
     """
+    rows = _cell_rows(results)
+    ends = rows if references is None else _cell_rows(references)
+    ends = ends.pivot_table("share", ["task", "grade"], "entry").reindex(columns=[UNIFORM, ORACLE])
+    rows = rows.join(ends, on=["task", "grade"])
+    rows["learnable"] = (rows[ORACLE] - rows[UNIFORM] >= LEAST_GAIN) & (rows[ORACLE] > 0)
+    rows["forfeited"] = off_target(rows.rate, rows.target_rate) & ~rows.entry.isin((ORACLE, UNIFORM))
+    rows["score"] = relative_score(rows.share, rows[UNIFORM], rows[ORACLE]).where(~rows.forfeited, 0.0)
+    return rows
+
+
+def _cell_rows(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     names = ("task", "grade", "entry", "seed", "target_rate", "cpu_seconds", "total_flops")
-    rows = pd.DataFrame(
+    return pd.DataFrame(
         [
             {name: cell[name] for name in names}
             | {name: cell["final"][name] for name in ("share", "rate")}
@@ -57,12 +71,6 @@ def score_cells(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             for cell in results
         ]
     )
-    ends = rows.pivot_table("share", ["task", "grade"], "entry").reindex(columns=[UNIFORM, ORACLE])
-    rows = rows.join(ends, on=["task", "grade"])
-    rows["learnable"] = (rows[ORACLE] - rows[UNIFORM] >= LEAST_GAIN) & (rows[ORACLE] > 0)
-    rows["forfeited"] = off_target(rows.rate, rows.target_rate) & ~rows.entry.isin((ORACLE, UNIFORM))
-    rows["score"] = relative_score(rows.share, rows[UNIFORM], rows[ORACLE]).where(~rows.forfeited, 0.0)
-    return rows
 
 
 def strata(rows: pd.DataFrame, entry: str) -> dict[tuple[str, int], list[float]]:

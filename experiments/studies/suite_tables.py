@@ -95,26 +95,6 @@ def improvement_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
     return markdown(["", *(f"`{entry}`" for entry in entries)], body)
 
 
-def further_table(rows: pd.DataFrame, num_seeds: int) -> str:
-    """Return a Markdown table of entries with further seeds: the first ``num_seeds``, which chose them, and all."""
-    entries = [entry for entry in summarise(rows) if entry not in (ORACLE, UNIFORM)]
-    seeds = sorted(rows.seed.unique())
-    first, others = rows[rows.seed.isin(seeds[:num_seeds])], rows[~rows.seed.isin(seeds[:num_seeds])]
-    parts = {_span(seeds[:num_seeds]): first, _span(seeds[num_seeds:]): others, "all": rows}
-    body = []
-    for entry in entries:
-        by_seed = rows[(rows.entry == entry) & rows.learnable].groupby("seed").score.mean()
-        scores = [strata(part, entry) for part in parts.values()]
-        iqms = [score_text(pooled_iqm(part), interval(part)) for part in scores]
-        body.append([f"`{entry}`", *iqms, score_text(by_seed.mean()), f"{by_seed.min():.2f} to {by_seed.max():.2f}"])
-    header = ["entry", *(f"IQM, {name} seeds" if name == "all" else f"IQM, seeds {name}" for name in parts)]
-    return markdown([*header, "mean", "means of single seeds"], body)
-
-
-def _span(seeds: Sequence[int]) -> str:
-    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
-
-
 def _chance(value: float, limits: tuple[float, float] | None = None) -> str:
     if pd.isna(value):
         return "-"

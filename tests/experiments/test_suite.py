@@ -83,14 +83,14 @@ def test_the_command_trains_missing_cells_and_reports_those_that_fail(tmp_path, 
     assert suite.main([*arguments, "entries=random,paper"]) == 1
     error = capsys.readouterr().err
     assert "2 of 8 cells to train, 1 at a time" in error and "failed: delay-1 paper seed 0: RuntimeError" in error
-    assert "are missing: 1, 1 of which failed.**" in (tmp_path / "suite.md").read_text()
+    assert "**Missing cells of this command: 1, of which 1 failed.**" in (tmp_path / "suite.md").read_text()
     monkeypatch.setattr(suite, "train_cell", None)
     assert suite.main(arguments) == 0, "nothing is missing"
     assert [file.read_bytes() for file in files] == before
 
 
 def test_the_two_best_entries_have_more_seeds(tmp_path, capsys, monkeypatch):
-    """By interquartile means of the first seeds; the references have the seeds of the best."""
+    """By interquartile means of the first seeds."""
     shares = {"oracle": 0.9, "uniform": 0.5, "random": 0.4, "paper": 0.7, "ours": 0.8, "batch_mean@0.9": 0.6}
     trained: list[str] = []
 
@@ -107,15 +107,21 @@ def test_the_two_best_entries_have_more_seeds(tmp_path, capsys, monkeypatch):
     trained.clear()
     assert suite.main([*first, "best_seeds=4"]) == 0
     further = {tuple(name.split(" seed ")) for name in trained}
-    expected = {(f"{task}-1 {entry}", seed) for task in ("delay", "switch") for entry in shares for seed in "23"}
-    assert further == {pair for pair in expected if pair[0].split()[1] not in ("random", "batch_mean@0.9")}
+    assert further == {
+        (f"{task}-1 {e}", seed) for task in ("delay", "switch") for e in ("paper", "ours") for seed in "23"
+    }
     page = (tmp_path / "suite.md").read_text()
     assert "and 2 seeds." in page and "would be trained per core-hour" in page and "missing" not in page
-    assert "| `ours` | 0.763 [0.763, 0.763] |" not in page and "IQM, seeds 0 to 1 | IQM, seeds 2 to 3" in page
     further = page.partition("## Further seeds")[2]
-    assert "`ours` minus `paper`: 0.25 ± 0.00." in further and "`random`" not in further
+    assert "IQM, seeds 0 to 1 | seeds 2 to 3 | all |" in further and "`random`" not in further
+    # Scores are relative to the mean of the references' first seeds: 0.505 and 0.905.
+    assert (
+        "| `ours` | 0.750 [0.738, 0.763] | 0.800 [0.788, 0.813] | 0.775 [0.738, 0.813] | 0.775 | 0.74, 0.81 |"
+        in further
+    )
+    assert "`ours` minus `paper`: 0.25 ± 0.00" in further
     saved = json.loads((tmp_path / "suite.json").read_text())
-    assert {*saved["further"]} == {"oracle", "uniform", "paper", "ours"} and len(saved["cells"]["data"]) == 24 + 16
+    assert [*saved["further"]] == ["ours", "paper"] and len(saved["cells"]["data"]) == 24 + 8
     assert [saved["summary"][entry]["cells"] for entry in ("ours", "random")] == [4, 4], "equal seeds for all"
     trained.clear()
     assert suite.main([*first, "best_seeds=3", "best=3"]) == 0
@@ -124,7 +130,7 @@ def test_the_two_best_entries_have_more_seeds(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(suite, "_train", None)
     capsys.readouterr()
     assert suite.main([*first, "best_seeds=4"]) == 1
-    assert "best_seeds waits for the 1 cells that are missing" in capsys.readouterr().err
+    assert "further seeds wait for missing cells: 1" in capsys.readouterr().err
     monkeypatch.setattr(suite, "_train", train)
     assert suite.main([*first, "best_seeds=4"]) == 0
     trained.clear()
@@ -163,7 +169,7 @@ def test_options_and_their_errors(tmp_path, capsys, monkeypatch):
         (lambda: read(["budget=big"]), ValueError, r"budget must be one of \['small', 'full'\], got 'big'"),
         (lambda: read(["grades=5"]), ValueError, r"grades must be among \[1, 2, 3, 4\], got \[5\]"),
         (lambda: read(["estimator=paper", "gamma=0.8"]), ValueError, r"estimator must be among .*, got 'paper'"),
-        (lambda: read(["entries=batch_mean"]), ValueError, "entries must be among .*, got 'batch_mean'"),
+        (lambda: read(["entries=batch_mean"]), ValueError, "got 'batch_mean'; did you mean 'batch_mean@0.9'"),
         (lambda: read(["gamma=1.5"]), ValueError, r"gamma must lie in \[0, 1\], got '1.5'"),
         (lambda: read(["entries=paper", "gamma=0.5"]), ValueError, r"gamma belongs to estimator, got \[0.5\]"),
         (lambda: read(["seeds=0"]), ValueError, "seeds must be at least 1, got 0"),
@@ -175,8 +181,8 @@ def test_options_and_their_errors(tmp_path, capsys, monkeypatch):
         (lambda: read(["estimator=nope:Nope"]), ImportError, "there is no 'nope'"),
         (lambda: read(["entries=our"]), ValueError, "got 'our'; did you mean 'ours'"),
         *(
-            (lambda text=text: read([f"overrides={text}"]), ValueError, f"to the suite.*got '{text[:-2]}'")
-            for text in ("estimator.gamma=1", "seed=7", "estimator=x")
+            (lambda text=text: read([f"overrides={text}"]), ValueError, f"to the suite.*got '{text.split('=')[0]}'")
+            for text in ("estimator.gamma=1", "seed=7", "estimator=x", "loss=ppo", "loss.policy_epochs=3", "ablation=x")
         ),
     )
     assert suite.main(["seeds=0"]) == 2 and "rltok suite: seeds" in capsys.readouterr().err

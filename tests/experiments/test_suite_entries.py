@@ -115,11 +115,13 @@ def test_overrides_reach_recipes_too():
     plain, changed = (cell_config("nest", 3, "ours", flops=1e9, overrides=given) for given in ([], options))
     assert (plain.model.overrides["num_lags"], changed.model.overrides["num_lags"]) == (8, 4)
     assert (changed.loss.entropy, changed.rate.control) == (0.01, "pi")
+    given = cell_config("nest", 3, "ours", flops=1e9, overrides=["+baseline.options.num_steps=5"])
+    assert given.baseline.options == {"num_steps": 5}  # refused when the run is built: no option of its baseline
     assert changed.model.overrides["encoder_norm"] is plain.model.overrides["encoder_norm"] is False
 
 
 def test_bytes_of_every_task_can_be_shown():
-    """Fillers of ``noise`` 4 are no ASCII: its cells were trained, and failed at their end."""
+    """Fillers of ``noise`` 4 are not ASCII: its cells were trained, and failed at their end."""
     torch.manual_seed(0)
     model = UNet(preset("tiny"))
     for name, task in TASKS.items():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
 from rltok_rl.experiments.studies import suite_page
 from rltok_rl.experiments.studies.suite_entries import (
@@ -14,6 +16,7 @@ from rltok_rl.experiments.studies.suite_entries import (
     FIXED,
 )
 from rltok_rl.experiments.studies.suite_figures import entry_styles
+from rltok_rl.experiments.studies.suite_further import compare_further, seed_interval
 from rltok_rl.experiments.studies.suite_scores import (
     improvement_interval,
     interquartile_mean,
@@ -94,7 +97,7 @@ def test_the_page_states_what_paired_tests_support(tmp_path):
         " Better than evenly spaced: `good`, `bad`.",
         "left out of all scores: `pair` grade 1.",
         "`pair` (joint decisions): not learnable at this budget.",
-        "**Cells of this command that are missing: 2.** The same",
+        "**Missing cells of this command: 2.** The same",
         "| `fast` | 0.00× | - |",
         "| `good` | **0.78** | - |",
     ):
@@ -105,6 +108,28 @@ def test_the_page_states_what_paired_tests_support(tmp_path):
     assert len(saved["cells"]["data"]) == len(CELLS) and saved["summary"]["fast"]["forfeited"] == 3
     alone = suite_page.write_page([suite_cell("delay", "good", 0, 0.5)], tmp_path, "rltok suite")
     assert "not learnable" in alone
+
+
+def test_further_seeds_may_be_few_or_incomplete(tmp_path):
+    def section(further: list[dict[str, Any]]) -> str:
+        return suite_page.write_page(CELLS, tmp_path, "rltok suite", further=further).partition("## Further seeds")[2]
+
+    alone = section([suite_cell("delay", "good", 3, 0.85)])
+    assert (
+        "| 3 |" not in alone and "seeds 3 | all |" in alone and "minus" not in alone and "| `good` | 0.780 [" in alone
+    )
+    one = [suite_cell("delay", entry, seed, 0.7 + 0.01 * seed) for entry in ("good", "bad") for seed in (3, 4)]
+    assert "`good` minus `bad`" in section(one[:3])  # `bad` lacks a seed, which then does not count for `good`
+    frames = [score_cells(CELLS), score_cells(one, references=CELLS)]
+    assert frames[1].score.tolist() == pytest.approx([(0.73 - 0.5) / 0.4, (0.74 - 0.5) / 0.4] * 2, abs=0.03)
+    assert list(compare_further(*frames)["good"]["seeds"])[:3] == pytest.approx([0.75, 0.78, 0.81])
+
+
+def test_intervals_of_whole_seeds_are_wider_if_their_cells_fail_together():
+    together = pd.DataFrame({seed: [float(seed < 4)] * 8 for seed in range(5)})
+    alone = pd.DataFrame({seed: [float((task + seed) % 5 < 4) for task in range(8)] for seed in range(5)})
+    widths = [np.diff(seed_interval(table))[0] for table in (together, alone)]
+    assert widths[0] > widths[1] and seed_interval(together[[0]]) is None
 
 
 def test_every_entry_has_a_style_and_further_ones_repeat_them():

@@ -1,8 +1,11 @@
-"""Cells of the boundary suite without training, for tests of scores and pages."""
+"""Small suites, and cells without training, for tests of the boundary suite."""
 
 from __future__ import annotations
 
 from typing import Any
+
+SMALL = "overrides=data.num_steps=32,data.num_rows=4"
+TINY = ["tasks=delay,switch", "grades=1", "seeds=1", "flops=3e8", "workers=1", SMALL]
 
 
 def suite_cell(task: str, entry: str, seed: int, share: float, rate: float = 0.1) -> dict[str, Any]:

@@ -19,10 +19,7 @@ from rltok_rl.experiments.studies.suite_entries import (
 from rltok_rl.experiments.studies.suite_options import SuiteOptions, read_suite_options, suite_entries
 
 from ..each import refused
-from .suite_cells import suite_cell
-
-SMALL = "overrides=data.num_steps=32,data.num_rows=4"
-TINY = ["tasks=delay,switch", "grades=1", "seeds=1", "flops=3e8", "workers=1", SMALL]
+from .suite_cells import TINY, suite_cell
 
 
 @pytest.fixture(autouse=True)

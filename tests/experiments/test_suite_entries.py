@@ -32,9 +32,7 @@ from rltok_rl.data.languages.suite_tasks import switched_source
 from rltok_rl.models import UNet, preset
 
 from ..each import each
-
-SMALL = "overrides=data.num_steps=32,data.num_rows=4"
-TINY = ["tasks=delay,switch", "grades=1", "seeds=1", "flops=3e8", "workers=1", SMALL]
+from .suite_cells import SMALL, TINY
 
 
 @pytest.fixture(autouse=True)

@@ -131,7 +131,7 @@ def test_the_learned_policies_come_first_and_options_are_checked(tmp_path):
         ("systems=[mine]", "systems must be among .*, got \\['mine'\\]"),
         ("systems=[random]", "systems must hold 'learned'"),
         ("seeds=0", "seeds must be at least 1, got 0"),
-        ("sedes=1", "options must be among .*'other_seeds'.*, got \\['sedes=1'\\]"),
+        ("sedes=1", "options must be among .*'other_seeds'.*, got 'sedes'; did you mean 'seeds'"),
     ):
         with pytest.raises(ValueError, match=message):
             learn.read_learn_options([option])

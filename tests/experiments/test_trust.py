@@ -261,6 +261,7 @@ def test_names_from_files_pass_one_check():
         f"{segmenters}.registry",
         f"{experiments}.runs.custom",
         f"{experiments}.commands.play",  # typed
+        f"{experiments}.studies.suite_entries",  # typed
         "rltok_rl.functional.rewards",  # of environments: no command makes one from a file without --trust-code
         "rltok_rl.envs.reference",  # given in Python
     }

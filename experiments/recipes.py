@@ -150,15 +150,15 @@ def differences(config: Any, name: str, model: Mapping[str, Any] | None = None) 
 def follow_policy(config: TrainConfig, name: str, *, keep: Sequence[str] = ()) -> TrainConfig:
     """Return a run's options with the policy of a recipe: its input, estimator, baseline, loss and rate.
 
-    The optimizer, soft caps and biases of next-byte predictions stay those of the run, and so do options that
-    ``keep`` names or has the group of, or parts of.
+    The optimizer, soft caps and biases of next-byte predictions stay those of the run, and so does every option that
+    ``keep`` names, whole, in part, or by its group.
     """
     config = copy.deepcopy(config)
     config.recipe, config.changes = None, []
     config.actor.name, config.actor.rate = "learned", None
     for option, setting in recipe_settings(name).items():
         followed = option.startswith((*_OF_POLICY, f"{MODEL}encoder_norm"))
-        if followed and not any(covers(name, option) or covers(option, name) for name in keep):
+        if followed and not any(covers(kept, option) or covers(option, kept) for kept in keep):
             group, _, field = option.rpartition(".")
             if group == "model.overrides":
                 config.model.overrides[field] = setting.value

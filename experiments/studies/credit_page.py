@@ -27,7 +27,7 @@ def estimators_table(content: dict[str, Any]) -> str:
     body = [
         [
             f"`{row['name']}`",
-            label(row["name"].partition("@")[0]),
+            label(row["name"]),
             _bias(row),
             number(row["deviation"]),
             number(row["rmse"]),

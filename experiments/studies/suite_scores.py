@@ -36,8 +36,8 @@ def score_cells(
     """Return a row per cell with its ``score``, and whether it is ``forfeited`` (score 0) and ``learnable``.
 
     Columns ``uniform`` and ``oracle`` are the mean shares that scores are relative to, over the seeds of these entries
-    in ``references`` (default: ``results``). ``signal`` is the
-    mean signal to noise of the policy gradient during training, NaN for entries without one.
+    in ``references`` (default: ``results``). ``signal`` is the mean signal to noise of the policy gradient during
+    training, NaN for entries without one.
 
     Example:
         >>> cells = [("oracle", 0.9, 0.1), ("uniform", 0.5, 0.1), ("mine", 0.7, 0.104), ("mine", 0.9, 0.2)]

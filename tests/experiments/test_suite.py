@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 from rltok_rl.experiments.studies import suite
-from rltok_rl.experiments.studies.suite_entries import (
-    ESTIMATORS,
-    FIXED,
-)
+from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED
 from rltok_rl.experiments.studies.suite_options import SuiteOptions, read_suite_options, suite_entries
 
 from ..each import refused

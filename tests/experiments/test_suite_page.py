@@ -11,10 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rltok_rl.experiments.studies import suite_page
-from rltok_rl.experiments.studies.suite_entries import (
-    ESTIMATORS,
-    FIXED,
-)
+from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED
 from rltok_rl.experiments.studies.suite_figures import entry_styles
 from rltok_rl.experiments.studies.suite_further import compare_further, seed_interval
 from rltok_rl.experiments.studies.suite_scores import (

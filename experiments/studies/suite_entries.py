@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from rltok_rl.agents.rules import evenly_spaced
 from rltok_rl.agents.segmenters import Segmenter, Segments
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.recipes import covers, follow_policy
@@ -54,7 +55,7 @@ RECIPES = {"paper": 0.99, "paper@0.9": 0.9, "released": 0.99, "released@0.9": 0.
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {
     ORACLE: (f"segmenter.name={__name__}:Oracle",),
-    UNIFORM: ("actor=uniform",),
+    UNIFORM: (f"segmenter.name={__name__}:Even",),
     "random": ("actor=random",),
     "entropy-spike": ("segmenter=entropy-spike",),
     "entropy-threshold": ("segmenter=entropy-threshold",),
@@ -89,6 +90,22 @@ class Oracle(Segmenter):
             earlier = self.before.ideal_log_prob(byte_ids)[:, -1:] > -math.inf  # [B, 1]
             boundaries = torch.where(earlier, self.before.optimal_boundaries(byte_ids), boundaries)
         return Segments(boundaries)
+
+
+class Even(Segmenter):
+    """Draws evenly spaced boundaries whose mean rate over rows is the target."""
+
+    reads_states = False
+
+    def __init__(self, model: UNet, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        rows, steps = byte_ids.shape
+        position = torch.arange(steps, device=byte_ids.device).expand(rows, steps)
+        rates = row_rates(self.rate, rows, steps).to(byte_ids.device)
+        return Segments(evenly_spaced(position.unsqueeze(-1), rate=rates[:, None]))
 
 
 def entry_overrides(name: str) -> tuple[str, ...]:
@@ -127,14 +144,19 @@ def check_estimators(names: Sequence[str]) -> None:
             raise ValueError(f"estimator must be among {[*ESTIMATORS]}, or module:Class, got {name!r}{near}")
 
 
-def even_rate(rate: float, num_steps: int) -> float:
-    """Return the rate of evenly spaced boundaries whose free ones per text are nearest to ``rate (num_steps - 1)``.
+def row_rates(rate: float, num_rows: int, num_steps: int) -> Tensor:
+    """Return the rates of evenly spaced boundaries in each row [B], which draw ``rate`` on average.
+
+    A text has a whole number of boundaries after its first byte. Rows have one of the two numbers nearest to
+    ``rate (num_steps - 1)``, at least 1, so often that the sum over rows is at most half a boundary off.
 
     Example:
-        >>> even_rate(0.0076, 512)  # 4 of 511 after the first byte
-        0.0087890625
+        >>> (8 * row_rates(0.2, 2, 8)).int().tolist()  # 1.4 boundaries per text: 1 and 2
+        [1, 2]
     """
-    return (max(1, round(rate * (num_steps - 1))) + 0.5) / num_steps
+    per_row = rate * (num_steps - 1)
+    totals = (torch.arange(num_rows + 1, dtype=torch.float64) * per_row + 0.5).floor()
+    return (totals.diff().clamp(min=1.0) + 0.5) / num_steps
 
 
 def cell_config(
@@ -154,7 +176,7 @@ def cell_config(
     rate = _target_rate(task, grade)
     config.model.overrides["target_rate"] = rate
     if entry == UNIFORM:
-        config.actor.rate = even_rate(rate, data.num_steps)
+        config.segmenter.options = {"rate": rate}
     if entry == ORACLE:
         config.segmenter.options = {"task": task, "grade": grade}
     config.optim.total_flops = float(flops)

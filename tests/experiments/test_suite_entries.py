@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
-from rltok_rl.agents.rules import evenly_spaced
 from rltok_rl.agents.segmenters import SegmenterActor, make_segmenter
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.runs.build import make_trainer
@@ -20,10 +19,10 @@ from rltok_rl.experiments.studies.suite_entries import (
     ESTIMATORS,
     FIXED,
     RECIPES,
+    Even,
     Oracle,
     cell_config,
     drawn_bytes,
-    even_rate,
 )
 from rltok_rl.experiments.studies.suite_options import read_suite_options
 
@@ -157,6 +156,7 @@ def test_the_oracle_draws_the_best_boundaries_of_both_languages_and_uniform_meet
         byte_ids = language.draw(4, 65, torch.Generator().manual_seed(0)).byte_ids
         drawn = Oracle(model, "switch", 3)(torch.zeros(4, 65, 1), byte_ids).boundaries
         assert (drawn == language.optimal_boundaries(byte_ids)).all()
-    for rate, steps in ((0.00758, 512), (0.0833, 128)):
-        drawn = evenly_spaced(torch.arange(1, steps)[:, None], rate=even_rate(rate, steps))
-        assert abs(int(drawn.sum()) - rate * (steps - 1)) <= 0.5
+    for rate, rows, steps in ((0.00758, 16, 512), (0.0833, 8, 128), (0.002, 4, 64)):
+        drawn = Even(model, rate)(torch.zeros(rows, steps, 1), torch.zeros(rows, steps, dtype=torch.long)).boundaries
+        counts = drawn[:, 1:].sum(1)
+        assert abs(int(counts.sum()) - max(1.0, rate * (steps - 1)) * rows) <= 0.5 and counts.max() - counts.min() <= 1

@@ -74,7 +74,7 @@ def _outcomes(work: Work, jobs: Sequence[Any], workers: int) -> Iterator[Outcome
         yield from (_attempt(work, job) for job in jobs)
         return
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # read when a worker starts
+        os.environ[name] = "1"  # read when a worker starts; more threads than cores slow all workers down
     with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
         futures = {pool.submit(_attempt, work, job): job for job in jobs}
         try:

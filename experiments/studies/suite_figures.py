@@ -27,6 +27,10 @@ from rltok_rl.viz.style import (
 
 COLUMNS = 5
 """Panels in a row of learning curves."""
+MOST_PLACES = 20
+"""Columns of the heat map: with more tasks and grades it has a column per task."""
+DRAWN = 7
+"""Number of entries in figures of lines, in addition to references and the paper's recipe."""
 BANDS = 3
 """Number of entries with bands in the figure of learning curves, in addition to references."""
 LEGEND_LINE = 4.0
@@ -40,7 +44,7 @@ def draw_all(
 ) -> None:
     """Draw all figures into a folder; ``summary`` has the statistics of entries in the order of the figures."""
     with plain_figures() as plt:
-        styles = entry_styles(list(summary))
+        styles = entry_styles(drawn_entries(list(summary)))
         figures = {
             "tasks": draw_tasks(plt, rows, list(summary)),
             "intervals": draw_intervals(plt, summary),
@@ -50,6 +54,12 @@ def draw_all(
         }
         for name, figure in figures.items():
             save_figure(figure, out / f"{name}.png", dpi=90 if name == "curves" else 125)
+
+
+def drawn_entries(entries: Sequence[str]) -> list[str]:
+    """Return the references, the first ``DRAWN`` of the others, and the paper's recipe."""
+    others = [entry for entry in entries if entry not in (ORACLE, UNIFORM)]
+    return [entry for entry in entries if entry not in others[DRAWN:] or entry == "paper"]
 
 
 def entry_styles(entries: Sequence[str]) -> dict[str, RunStyle]:
@@ -70,19 +80,24 @@ def cell_text(mean: float, forfeited: bool) -> str:
 
 
 def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
-    """Draw the mean scores, a row per entry and a column per task; crosses mark forfeited cells."""
-    tasks, rows = list(dict.fromkeys(rows.task)), rows[rows.learnable]
-    means = rows.pivot_table("score", "entry", "task").reindex(index=entries, columns=tasks)
-    lost = rows.pivot_table("forfeited", "entry", "task").reindex(index=entries, columns=tasks)
-    size = (1.9 + 0.62 * max(1, len(tasks)), 1.0 + 0.27 * len(entries))
+    """Draw the mean scores, a row per entry and a column per task and grade, or per task if there are many.
+
+    Crosses mark forfeited cells.
+    """
+    grades = rows.task + " " + rows.grade.astype(str)
+    rows = rows.assign(place=grades if grades.nunique() <= MOST_PLACES else rows.task)
+    places, rows = list(dict.fromkeys(rows.place)), rows[rows.learnable]
+    means = rows.pivot_table("score", "entry", "place").reindex(index=entries, columns=places)
+    lost = rows.pivot_table("forfeited", "entry", "place").reindex(index=entries, columns=places)
+    size = (1.9 + (0.46 if len(places) > 10 else 0.62) * max(1, len(places)), 1.0 + 0.27 * len(entries))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     axes.imshow(means.to_numpy(float), cmap=shades(signed=True), vmin=-1, vmax=1, aspect="auto")
     for y, entry in enumerate(entries):
-        for x, task in enumerate(tasks):
-            value = means.loc[entry, task]
-            text = cell_text(value, bool(lost.loc[entry, task] > 0))
+        for x, place in enumerate(places):
+            value = means.loc[entry, place]
+            text = cell_text(value, bool(lost.loc[entry, place] > 0))
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color="white" if abs(value) > 0.7 else INK)
-    axes.set_xticks(range(len(tasks)), tasks, rotation=35, ha="right", rotation_mode="anchor")
+    axes.set_xticks(range(len(places)), places, rotation=35, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(entries)), entries)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

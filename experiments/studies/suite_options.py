@@ -24,6 +24,8 @@ GRADES: dict[str, list[int]] = {"small": [1, 3], "full": [1, 2, 3, 4]}
 """Grades of each budget."""
 REPEATED = {("noise", 1): 2}
 """``noise`` 1 is ``delay`` 1: the small budget has ``noise`` 2 in its place, the full one leaves it out."""
+PAPER_DISCOUNT = "batch_mean@0.99"
+"""The paper's estimator and discount at the speed of all estimators, in addition to the others at 0.9."""
 CELL_FLOPS = 7.5e11
 """Total FLOPs of a cell of either budget."""
 
@@ -96,6 +98,7 @@ def suite_entries(options: SuiteOptions) -> list[str]:
     everything = not options.estimator and not options.entries
     estimators = list(ESTIMATORS) if everything else options.estimator
     product = [f"{name}@{gamma:g}" for name, gamma in itertools.product(estimators, options.gamma or [GAMMA])]
+    product += [PAPER_DISCOUNT] if everything and not options.gamma else []
     return list(dict.fromkeys([ORACLE, UNIFORM, *(FIXED if everything else options.entries), *product]))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ from rltok_rl.experiments.studies import suite_figures
 from rltok_rl.experiments.studies.suite_further import compare_further, further_section
 from rltok_rl.experiments.studies.suite_scores import (
     LEAST_GAIN,
+    ORACLE,
     UNIFORM,
     best_entries,
+    contestants,
     paired_difference,
     score_cells,
     signal_correlations,
 )
 from rltok_rl.experiments.studies.suite_tables import (
+    MOST_COMPARED,
     SEED_PAIRS,
-    contestants,
     entry_table,
     improvement_table,
     summarise,
@@ -37,9 +40,9 @@ SAVED = ("task", "grade", "entry", "seed", "cpu_seconds", "share", "rate", "sign
 _MOST_NAMED = 3  # of entries between which no test decides; the table has them all in bold
 
 
-def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
+def read_task(rows: pd.DataFrame, task: str) -> str:
     """Say which entries win a task, and which beat evenly spaced boundaries, as far as tests decide."""
-    rows = rows[(rows.task == task) & rows.learnable]
+    entries, rows = contestants(rows), rows[(rows.task == task) & rows.learnable]
     start, means = f"`{task}` ({TASKS[task].isolates}): ", rows.groupby("entry").score.mean()
     ranked = sorted((entry for entry in entries if entry in means.index), key=lambda entry: -means[entry])
     if not ranked:
@@ -59,8 +62,16 @@ def read_task(rows: pd.DataFrame, task: str, entries: Sequence[str]) -> str:
         text = f"{winners} is best."
     tests = {entry: paired_difference(rows, entry, UNIFORM, SEED_PAIRS) for entry in ranked if entry != UNIFORM}
     known = {entry: test for entry, test in tests.items() if test is not None and test.error is not None}
-    better = [f"`{entry}`" for entry, test in known.items() if test.significant and test.mean > 0]
-    return start + text + (f" Better than evenly spaced: {', '.join(better) or 'none'}." if known else "")
+    better = {entry: test.significant and test.mean > 0 for entry, test in known.items()}
+    return start + text + (f" Better than evenly spaced: {_named(better)}." if known else "")
+
+
+def _named(chosen: Mapping[str, bool]) -> str:
+    """Name the chosen entries, or if there are many and fewer others, those."""
+    names, others = ([f"`{entry}`" for entry, kept in chosen.items() if kept == wanted] for wanted in (True, False))
+    if len(names) > max(_MOST_NAMED, len(others)):
+        return f"all but {', '.join(others)}" if others else "all"
+    return ", ".join(names) or "none"
 
 
 def read_signal(rows: pd.DataFrame) -> list[str]:
@@ -69,11 +80,18 @@ def read_signal(rows: pd.DataFrame) -> list[str]:
     if not correlations:
         return []
     each = ", ".join(f"`{task}` {grade} {value:.2f}" for (task, grade), value in correlations.items())
-    mean = sum(correlations.values()) / len(correlations)
+    shortest = min(len(signals) for signals in rows.signals)
+    means = (_mean(signal_correlations(rows, evaluation=place)) for place in range(shortest))
+    by_evaluation = ", ".join("-" if mean is None else f"{mean:.2f}" for mean in means)
     return [
-        "The policy gradient's signal to noise, measured during training, ranks cells as their scores do with a "
-        f"Spearman correlation of {mean:.2f} (mean over tasks and grades: {each})."
+        "Spearman's correlation of scores with the policy gradient's signal to noise, averaged over evaluations during "
+        f"training, is {_mean(correlations):.2f} (mean over tasks and grades: {each}). With the signal of one "
+        f"evaluation, from the first, before training, to the last, it is {by_evaluation}."
     ]
+
+
+def _mean(correlations: Mapping[Any, float]) -> float | None:
+    return sum(correlations.values()) / len(correlations) if correlations else None
 
 
 def page_lines(
@@ -87,20 +105,25 @@ def page_lines(
         "; ".join([*dict.fromkeys(cell["machine"] for cell in results), *_revisions(results)]),
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
         f"and {num_seeds} seed{'s' * (num_seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for "
-        f"the oracle's, in each task and grade. CPU seconds are those of training on one thread. Without evaluations, "
-        f"{3600 / rows.cpu_seconds.mean():.0f} cells would be trained per core-hour.",
+        f"the oracle's, in each task and grade. CPU seconds are those of training on one thread, without evaluations: "
+        f"{rows.cpu_seconds.sum() / 3600:.1f} hours for {len(rows)} cells, {3600 / rows.cpu_seconds.mean():.0f} cells "
+        "per core-hour. Commits may differ in speed.",
         f"A cell whose realised rate is more than {100 * RATE_TOLERANCE:g} % off the target is forfeited: it scores 0. "
         "IQM is the mean of the middle half of all cells; intervals are stratified bootstraps over seeds. Bold means "
         "are not significantly worse than the best (95 %, paired t-test over tasks and grades, within a task over "
-        "seeds; the oracle is no contestant).",
+        "seeds); the oracle is no contestant, nor are entries that forfeit all cells.",
         *warnings,
     ]
     if len(skipped):
-        names = ", ".join(f"`{task}` grade {grade}" for task, grade in zip(skipped.task, skipped.grade, strict=True))
-        lines.append(
-            f"Not learnable at this budget, and left out of all scores: {names}. There the oracle gains less than "
-            f"{LEAST_GAIN:g} of the optimal return over evenly spaced boundaries, has a negative share, or is missing."
+        names = ", ".join(
+            f"`{task}` grade {grade} ({oracle:.2f} and {uniform:.2f})"
+            for task, grade, oracle, uniform in skipped[["task", "grade", ORACLE, UNIFORM]].itertuples(index=False)
         )
+        lines.append(
+            f"Not learnable at this budget, and left out of all scores: {names}. In brackets are the shares of the "
+            f"oracle, which must be positive and {LEAST_GAIN:g} above the other, and of evenly spaced boundaries."
+        )
+    more = f", for the first {MOST_COMPARED} entries" if len(entries) > MOST_COMPARED else ""
     return [
         *lines,
         "## Entries",
@@ -112,14 +135,16 @@ def page_lines(
         "Mean scores; `×` marks entries with forfeited cells.",
         task_table(rows, entries),
         "![Scores by task](tasks.png)",
-        bullets([read_task(rows, task, contestants(entries)) for task in tasks]),
-        "Each statement is a 95 % paired t-test, without a correction for their number.",
+        bullets([read_task(rows, task) for task in tasks]),
+        "Each statement is a 95 % t-test, paired over seeds by means over grades, without a correction for their "
+        "number. So is bold: an entry whose seeds differ much may be bold with a lower mean than one that is not.",
         *read_signal(rows),
         "## Probability of improvement",
-        "Of the row's entry over the column's.",
+        f"Of the row's entry over the column's{more}.",
         improvement_table(rows, entries),
         "## Learning curves",
-        f"Bands, of references and the best {suite_figures.BANDS} entries, are standard deviations over seeds.",
+        f"Bands, of references and the best {suite_figures.BANDS} entries, are standard deviations over seeds. Figures "
+        f"with lines have the references, the best {suite_figures.DRAWN} entries, and `paper`.",
         "![Learning curves](curves.png)",
     ]
 
@@ -162,6 +187,7 @@ def write_page(
 
 
 def _revisions(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Name the commits that trained the cells."""
-    known = dict.fromkeys((cell["git"]["revision"][:12], cell["git"]["dirty"]) for cell in results if cell.get("git"))
-    return [f"commit {revision}{' with changes' if dirty else ''}" for revision, dirty in known]
+    """Name the commits that trained the cells, and how many each."""
+    known = Counter((cell["git"]["revision"][:12], cell["git"]["dirty"]) for cell in results if cell.get("git"))
+    texts = [f"{revision}{' with changes' * dirty} ({count})" for (revision, dirty), count in known.most_common()]
+    return [f"cells by commit: {', '.join(texts)}"] if texts else []

@@ -37,7 +37,7 @@ def score_cells(
 
     Columns ``uniform`` and ``oracle`` are the mean shares that scores are relative to, over the seeds of these entries
     in ``references`` (default: ``results``). ``signal`` is the mean signal to noise of the policy gradient during
-    training, NaN for entries without one.
+    training, NaN for entries without one, and ``signals`` the list of all evaluations.
 
     Example:
         >>> cells = [("oracle", 0.9, 0.1), ("uniform", 0.5, 0.1), ("mine", 0.7, 0.104), ("mine", 0.9, 0.2)]
@@ -63,14 +63,16 @@ def score_cells(
 
 def _cell_rows(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     names = ("task", "grade", "entry", "seed", "target_rate", "cpu_seconds", "total_flops")
-    return pd.DataFrame(
+    rows = pd.DataFrame(
         [
             {name: cell[name] for name in names}
             | {name: cell["final"][name] for name in ("share", "rate")}
-            | {"signal": pd.Series([snapshot.get("signal") for snapshot in cell.get("looks", [])], dtype=float).mean()}
+            | {"signals": np.asarray([snapshot.get("signal") for snapshot in cell.get("looks", [])], dtype=float)}
             for cell in results
         ]
     )
+    rows["signal"] = [pd.Series(signals).mean() for signals in rows.signals]
+    return rows
 
 
 def strata(rows: pd.DataFrame, entry: str) -> dict[tuple[str, int], list[float]]:
@@ -168,20 +170,30 @@ def profile_band(scores: Strata, levels: Sequence[float], *, resamples: int = RE
     return _limits(scores, shares, resamples)
 
 
+def contestants(rows: pd.DataFrame) -> list[str]:
+    """Return all entries but the oracle and those whose cells are all forfeited, in the order of their first cells."""
+    scored = rows[rows.learnable & ~rows.forfeited & (rows.entry != ORACLE)]
+    return [entry for entry in rows.entry.unique() if (scored.entry == entry).any()]
+
+
 def best_by_iqm(rows: pd.DataFrame, count: int) -> list[str]:
     """Return the entries with the highest interquartile means, the best first; references are no contestants."""
-    means = {entry: pooled_iqm(strata(rows, entry)) for entry in rows.entry.unique() if entry not in (ORACLE, UNIFORM)}
-    return sorted((entry for entry in means if not np.isnan(means[entry])), key=lambda entry: -means[entry])[:count]
+    means = {entry: pooled_iqm(strata(rows, entry)) for entry in contestants(rows) if entry != UNIFORM}
+    return sorted(means, key=lambda entry: -means[entry])[:count]
 
 
-def signal_correlations(rows: pd.DataFrame) -> dict[tuple[str, int], float]:
+def signal_correlations(rows: pd.DataFrame, *, evaluation: int | None = None) -> dict[tuple[str, int], float]:
     """Return Spearman's rank correlation of ``signal`` and ``score`` over the cells of each task and grade.
 
-    Those with fewer than three cells that have a signal, or with one value for all, are left out.
+    ``evaluation`` is the place of one evaluation among those during training; None takes their mean. Tasks and grades
+    with fewer than three cells that have a signal, or with one value for all, are left out.
     """
     from scipy.stats import spearmanr
 
     known = rows[rows.learnable & rows.signal.notna()]
+    if evaluation is not None:
+        known = known.assign(signal=[signals[evaluation] for signals in known.signals])
+        known = known[known.signal.notna()]
     groups = {
         key: cells
         for key, cells in known.groupby(["task", "grade"], sort=False)

@@ -9,9 +9,9 @@ import pandas as pd
 from rltok_rl.experiments.reports.markdown import markdown, score_text
 from rltok_rl.experiments.studies.suite_figures import cell_text
 from rltok_rl.experiments.studies.suite_scores import (
-    ORACLE,
     UNIFORM,
     best_entries,
+    contestants,
     improvement_interval,
     interval,
     pooled_iqm,
@@ -20,12 +20,15 @@ from rltok_rl.experiments.studies.suite_scores import (
 )
 
 PAIRS = ["task", "grade"]
-"""Entries are compared over all tasks by their means in each task and grade, and within a task seed by seed."""
-SEED_PAIRS = ["grade", "seed"]
+"""Entries are compared over all tasks by their means in each task and grade."""
+SEED_PAIRS = ["seed"]
+"""Within a task they are compared seed by seed, by their means over grades: cells of a seed fail together."""
+MOST_COMPARED = 12
+"""Entries in the table of all pairs."""
 
 
 def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return the statistics of every entry, the highest interquartile mean first."""
+    """Return the statistics of every entry, the highest interquartile mean first, wholly forfeited ones last."""
     summary: dict[str, dict[str, Any]] = {}
     for entry, cells in rows.groupby("entry", sort=False):
         scores = strata(rows, entry)
@@ -39,13 +42,18 @@ def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
             "forfeited": int((cells.forfeited & cells.learnable).sum()),
             "cpu_seconds": float(cells.cpu_seconds.mean()),
         }
-    return dict(sorted(summary.items(), key=lambda item: (pd.isna(item[1]["iqm"]), -item[1]["iqm"])))
+
+    def place(item: tuple[str, dict[str, Any]]) -> tuple[bool, float]:
+        scores = item[1]
+        return not scores["scored"] or scores["forfeited"] == scores["scored"], -scores["iqm"]
+
+    return dict(sorted(summary.items(), key=place))
 
 
 def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
     """Return a Markdown table with a row per entry."""
     header = ["entry", "IQM [95 %]", "mean", "better than `uniform` [95 %]", "cells", "forfeited", "CPU seconds a cell"]
-    bold, reference = best_entries(rows, contestants(summary), PAIRS), strata(rows, UNIFORM)
+    bold, reference = best_entries(rows, contestants(rows), PAIRS), strata(rows, UNIFORM)
     body = []
     for entry, scores in summary.items():
         compared = strata(rows, entry), reference
@@ -68,7 +76,7 @@ def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
 def task_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
     """Return a Markdown table of mean scores, a row per entry and a column per task; ``×`` marks forfeited cells."""
     tasks, rows, body = list(dict.fromkeys(rows.task)), rows[rows.learnable], []
-    bold = {task: best_entries(rows[rows.task == task], contestants(entries), SEED_PAIRS) for task in tasks}
+    bold = {task: best_entries(rows[rows.task == task], contestants(rows), SEED_PAIRS) for task in tasks}
     for entry in entries:
         texts = []
         for task in tasks:
@@ -80,7 +88,8 @@ def task_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
 
 
 def improvement_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
-    """Return a Markdown table of the probability that a row's entry scores higher than a column's."""
+    """Return a Markdown table of the probability that a row's entry scores higher than a column's: the first ones."""
+    entries = entries[:MOST_COMPARED]
     scores = {entry: strata(rows, entry) for entry in entries}
     body = [
         [
@@ -99,8 +108,3 @@ def _chance(value: float, limits: tuple[float, float] | None = None) -> str:
     if pd.isna(value):
         return "-"
     return f"{value:.2f}" + (f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else "")
-
-
-def contestants(entries: Any) -> list[str]:
-    """Return all entries but the oracle."""
-    return [entry for entry in entries if entry != ORACLE]

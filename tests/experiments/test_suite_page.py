@@ -12,12 +12,15 @@ import pandas as pd
 import pytest
 from rltok_rl.experiments.studies import suite_page
 from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED
-from rltok_rl.experiments.studies.suite_figures import entry_styles
+from rltok_rl.experiments.studies.suite_figures import DRAWN, drawn_entries, entry_styles
 from rltok_rl.experiments.studies.suite_further import compare_further, seed_interval
 from rltok_rl.experiments.studies.suite_scores import (
+    best_by_iqm,
+    contestants,
     improvement_interval,
     interquartile_mean,
     interval,
+    paired_difference,
     probability_of_improvement,
     profile,
     profile_band,
@@ -25,10 +28,13 @@ from rltok_rl.experiments.studies.suite_scores import (
     signal_correlations,
     strata,
 )
+from rltok_rl.experiments.studies.suite_tables import SEED_PAIRS, summarise, task_table
 
 from rltok_rl.viz.style import MOST_RUNS
 
 from .suite_cells import CELLS, suite_cell
+
+REFERENCES = (("oracle", 0.9, 0.1), ("uniform", 0.5, 0.1))
 
 
 def test_statistics_are_their_definitions():
@@ -68,13 +74,19 @@ def test_profiles_have_bands_and_signals_rank_cells():
         alone = interval(scores, lambda values, axis, level=level: np.mean(values >= level, axis=axis))
         assert (low[place], high[place]) == pytest.approx(alone, abs=0.15)
     assert low[0] == high[0] == 1 and profile_band({("delay", 1): [1.0]}, levels) is None
-    cells = [one | {"looks": [{"signal": 1.0 + place}, {}]} for place, one in enumerate(CELLS[:15])]  # `delay`
+    looks = [[{"signal": 1.0 + place}, {}, {"signal": 1.0 - place}] for place in (11 * n % 15 for n in range(15))]
+    cells = [one | {"looks": [*seen, seen[0]]} for one, seen in zip(CELLS[:15], looks, strict=True)]  # `delay`
     rows = score_cells(cells)
     assert rows.forfeited.sum() == 3 and not score_cells(CELLS).signal.notna().any()
     kept = rows[~rows.forfeited & ~rows.entry.isin(["uniform"])]  # no ties
     ranks = [kept[name].rank() for name in ("signal", "score")]
-    assert signal_correlations(kept) == {("delay", 1): pytest.approx(np.corrcoef(*ranks)[0, 1])}
-    assert "ranks cells as their scores do" in suite_page.read_signal(rows)[0]
+    alone = float(np.corrcoef(*ranks)[0, 1])
+    assert signal_correlations(kept) == {("delay", 1): pytest.approx(alone)}
+    by_evaluation = [signal_correlations(kept, evaluation=place) for place in range(4)]
+    assert by_evaluation[1] == {} and [x["delay", 1] for x in (*by_evaluation[2:], by_evaluation[0])] == pytest.approx(
+        [-alone, alone, alone]
+    )
+    assert f"to the last, it is {alone:.2f}, -, {-alone:.2f}, {alone:.2f}." in suite_page.read_signal(kept)[0]
     assert not suite_page.read_signal(score_cells(CELLS))
 
 
@@ -92,7 +104,7 @@ def test_the_page_states_what_paired_tests_support(tmp_path):
     for words in (
         "`delay` (credit over time): `good` 0.78 is best, ahead of `bad` by 0.53 ± 0.01.",
         " Better than evenly spaced: `good`, `bad`.",
-        "left out of all scores: `pair` grade 1.",
+        "left out of all scores: `pair` grade 1 (0.56 and 0.51).",
         "`pair` (joint decisions): not learnable at this budget.",
         "**Missing cells of this command: 2.** The same",
         "| `fast` | 0.00× | - |",
@@ -105,6 +117,32 @@ def test_the_page_states_what_paired_tests_support(tmp_path):
     assert len(saved["cells"]["data"]) == len(CELLS) and saved["summary"]["fast"]["forfeited"] == 3
     alone = suite_page.write_page([suite_cell("delay", "good", 0, 0.5)], tmp_path, "rltok suite")
     assert "not learnable" in alone
+
+
+def test_an_entry_that_forfeits_every_cell_is_last_and_no_contestant():
+    """Its scores of 0 would be best in a task where all others are below evenly spaced boundaries."""
+    cells = [suite_cell("delay", entry, seed, share, rate) for seed in range(3) for entry, share, rate in REFERENCES]
+    cells += [suite_cell("delay", "poor", seed, 0.3 + 0.01 * seed) for seed in range(3)]
+    cells += [suite_cell("delay", "void", seed, 0.9, 0.2) for seed in range(3)]
+    rows = score_cells(cells)
+    assert contestants(rows) == ["uniform", "poor"] and best_by_iqm(rows, 5) == ["poor"]
+    assert list(summarise(rows)) == ["oracle", "uniform", "poor", "void"]
+    assert "void" not in suite_page.read_task(rows, "delay") and "**0.00×**" not in task_table(rows, ["void", "poor"])
+
+
+def test_within_a_task_seeds_are_paired_and_grades_are_averaged():
+    """Cells of a seed fail together: two grades are not two samples."""
+    cells = [suite_cell("delay", entry, seed, share) for seed in range(3) for entry, share, _ in REFERENCES]
+    cells += [suite_cell("delay", "mine", seed, 0.6 + 0.1 * seed) for seed in range(3)]
+    both = score_cells([*cells, *(cell | {"grade": 3} for cell in cells)])
+    gaps = [paired_difference(rows, "mine", "uniform", SEED_PAIRS) for rows in (score_cells(cells), both)]
+    assert gaps[0].half_width == pytest.approx(gaps[1].half_width)
+
+
+def test_figures_of_lines_have_the_best_and_the_paper():
+    names = ["oracle", *(f"entry-{place}" for place in range(12)), "uniform", "paper", "last"]
+    drawn = drawn_entries(names)
+    assert drawn == [name for name in names if name not in (*(f"entry-{place}" for place in range(DRAWN, 12)), "last")]
 
 
 def test_further_seeds_may_be_few_or_incomplete(tmp_path):

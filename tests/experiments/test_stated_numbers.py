@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,8 @@ import pytest
 from rltok_rl.experiments.reports.markdown import with_error
 from rltok_rl.experiments.reports.paired import interval, paired_over_seeds
 from rltok_rl.experiments.reports.seed_table import SeedTable
+from rltok_rl.experiments.studies.suite_scores import paired_difference
+from rltok_rl.experiments.studies.suite_tables import PAIRS, SEED_PAIRS
 
 from .results import RESULTS
 
@@ -128,6 +131,22 @@ SUITE_SCORES = [
     *(("pair", entry) for entry in ("discounted_return", "local_flips", "critic_advantage", "z_score")),
 ]
 """Mean scores of a task that the page of the suite states in sentences."""
+RETURN = "discounted_return@0.9"
+SUITE_DIFFERENCES = [
+    *((None, RETURN, f"{other}@0.9") for other in ("local_flips", "critic_advantage", "budgeted_flips", "token_gain")),
+    (None, "batch_mean@0.9", "ppo_batch_mean@0.9"),
+    (None, "critic_advantage@0.9", "ppo@0.9"),
+    (None, "uniform", "entropy-threshold"),
+    (None, "batch_mean@0.99", "batch_mean@0.9"),
+    *(
+        ("knapsack", RETURN, f"{other}@0.9")
+        for other in ("local_flips", "budgeted_flips", "token_gain", "group_mean", "critic_advantage")
+    ),
+    *(("pair", RETURN, f"{other}@0.9") for other in ("local_flips", "budgeted_flips", "critic_advantage")),
+    *(("pair", other, RETURN) for other in ("ours", "z_score@0.9")),
+    *((task, "paper", "uniform") for task in ("recall-tight", "nest", "noise", "garden-path", "pair")),
+]
+"""Differences of mean scores that the page of the suite states, over all tasks or within one."""
 
 
 def test_scores_of_the_suite():
@@ -136,7 +155,7 @@ def test_scores_of_the_suite():
         middle, (low, high) = scores["iqm"], scores["interval"]
         row = f"| `{entry}` | {middle:.3f} [{low:.3f}, {high:.3f}] | {scores['mean']:.3f} |"
         assert row in page or entry in ("oracle", "entropy-spike"), row
-    for entry in ("discounted_return@0.9", "ours", "local_flips@0.9", "critic_advantage@0.9", "paper"):
+    for entry in ("discounted_return@0.9", "local_flips@0.9", "critic_advantage@0.9", "paper"):
         scores = content["summary"][entry]
         text = f"{scores['iqm']:.3f} [{scores['interval'][0]:.3f}, {scores['interval'][1]:.3f}]"
         assert text in README.read_text(), (entry, text)
@@ -151,7 +170,24 @@ def test_scores_of_the_suite():
         ]
         means = f"{scores['mean']:.3f} | {min(scores['seeds']):.2f}, {max(scores['seeds']):.2f} |"
         assert f"| `{entry}` | {' | '.join(texts)} | {means}" in page, entry
-        assert entry != "ours" or texts[1] in README.read_text()
-    means = pd.DataFrame(**content["cells"]).groupby(["task", "entry"]).score.mean()
+        assert texts[2] in README.read_text(), entry
+    cells = pd.DataFrame(**content["cells"]).query("seed < 5")
+    means = cells.groupby(["task", "entry"]).score.mean()
     for task, entry in SUITE_SCORES:
         assert f"{means[task, f'{entry}@0.9']:.2f}" in page, (task, entry)
+    for task, entry, other in SUITE_DIFFERENCES:
+        rows, by = (cells, PAIRS) if task is None else (cells[cells.task == task], SEED_PAIRS)
+        gap = paired_difference(rows.assign(learnable=True), entry, other, by)
+        assert f"{gap.mean:.2f} ± {gap.half_width:.2f}" in page, (task, entry, other, gap)
+
+
+def test_the_page_of_the_suite_has_the_scores_of_its_archive():
+    for folder in ("suite", "suite-full"):
+        with tarfile.open(RESULTS / folder / "cells.tar.xz") as archive:
+            cells = [json.load(archive.extractfile(name)) for name in archive.getnames() if name.endswith(".json")]
+        saved = json.loads((RESULTS / folder / "suite.json").read_text())["cells"]
+        known = {(*row[:4],): dict(zip(saved["columns"], row, strict=True)) for row in saved["data"]}
+        assert len(cells) >= 475
+        for cell in cells:
+            row = known[tuple(cell[name] for name in ("task", "grade", "entry", "seed"))]
+            assert row["share"] == pytest.approx(cell["final"]["share"], abs=1e-4), row

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import logger
+from gymnasium.vector import AutoresetMode
 from rltok_rl.envs.byte_boundary import ByteBoundaryEnv
 
 from rltok_rl.data import LengthFilter, TextSource, WindowSource, local_prose, packaged_novel, read_documents
@@ -144,6 +145,22 @@ def check_reset_options(options: dict[str, Any] | None, *names: str) -> dict[str
         raise ValueError(f"options may hold {list(names)}, got {unknown}")
     refuse_names(options.get("text"))
     return options
+
+
+def check_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """Return a mode of gymnasium's vector environments, by name or as it is."""
+    modes = [known.value for known in AutoresetMode]
+    if not isinstance(mode, AutoresetMode) and mode not in modes:
+        raise ValueError(f"autoreset_mode must be one of {modes}, got {mode!r}")
+    return AutoresetMode(mode)
+
+
+def last_seen(over: np.ndarray, observation: dict[str, np.ndarray], info: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``SAME_STEP`` adds to the information: the last observations of texts that are over [n]."""
+    rows = np.empty(len(over), dtype=object)  # the form of gymnasium's final observations
+    for row in over.nonzero()[0]:
+        rows[row] = {name: values[row] for name, values in observation.items()}
+    return {"final_obs": rows, "final_info": info, "_final_obs": over, "_final_info": over}
 
 
 def check_actions(actions: Any, num_rows: int, words: str = "actions must be", hint: str = "") -> np.ndarray:

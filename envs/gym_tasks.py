@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from rltok_rl.envs.gym_options import check_actions
+from rltok_rl.envs.gym_options import check_actions, check_autoreset_mode, check_reset_options, last_seen
 
 from rltok_rl.data.languages.reader import PerfectReader
 from rltok_rl.data.languages.suite_tasks import TASKS
@@ -174,8 +174,14 @@ class TaskGym(gymnasium.Env):
 class TaskVectorEnv(VectorEnv):
     """Many texts in one batched step of :class:`TaskGym`.
 
-    All texts are equally long. After their end the next ``step`` ignores its actions, starts new texts and pays 0, as
-    gymnasium's ``NEXT_STEP``.
+    All texts are equally long and end together.
+
+    Args:
+        num_envs: texts that are read at the same time.
+        autoreset_mode: when they restart, as in :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`. ``NEXT_STEP``,
+            gymnasium's default: in the next call of ``step``, which ignores its actions and pays 0. ``SAME_STEP``: at
+            once. ``DISABLED``: by ``reset``, whose ``options={"reset_mask": ...}`` must name all texts.
+        **options: these and the others as for :class:`TaskGym`.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -187,10 +193,13 @@ class TaskVectorEnv(VectorEnv):
         grade: int = 1,
         num_steps: int | None = None,
         price: float = 0.25,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
         _check_render_mode(render_mode)
+        self.autoreset_mode = check_autoreset_mode(autoreset_mode)
+        self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode, self.num_envs = None, num_envs
         self.world = _World(num_envs, task, grade, num_steps, price, options)
         self.language = self.world.language
@@ -201,19 +210,30 @@ class TaskVectorEnv(VectorEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         """Start all texts."""
         super().reset(seed=seed)
+        mask = check_reset_options(options, "reset_mask").get("reset_mask", True)
+        if not np.all(mask):
+            raise ValueError(f"reset_mask must be true for all texts, which end together, got {mask!r}")
         return self.world.begin(_draw_seed(self.np_random))
 
     def step(self, actions):
         """Decide about the current byte of every text."""
         actions = check_actions(actions, self.num_envs).astype(np.int8)
         none = np.zeros(self.num_envs, dtype=bool)
-        if self.world.position == self.world.num_steps:
+        if self._is_over and self.autoreset_mode == AutoresetMode.NEXT_STEP:
             observation, info = self.reset()
             return observation, np.zeros(self.num_envs), none, none.copy(), info
         reward = self.world.step(actions)
-        over = np.full(self.num_envs, self.world.position == self.world.num_steps)
+        over = np.full(self.num_envs, self._is_over)
         observation, info = self.world.observe()
+        if self._is_over and self.autoreset_mode == AutoresetMode.SAME_STEP:
+            final = last_seen(over, observation, info)
+            observation, info = self.reset()
+            info |= final
         return observation, reward, none, over, info
+
+    @property
+    def _is_over(self) -> bool:
+        return self.world.position == self.world.num_steps
 
 
 def _draw_seed(generator: np.random.Generator) -> int:

@@ -10,7 +10,16 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from rltok_rl.envs.gym_env import EpisodeCounts, observation_space
-from rltok_rl.envs.gym_options import Model, Texts, build_env, check_actions, check_options, check_reset_options
+from rltok_rl.envs.gym_options import (
+    Model,
+    Texts,
+    build_env,
+    check_actions,
+    check_autoreset_mode,
+    check_options,
+    check_reset_options,
+    last_seen,
+)
 from torch import Tensor
 
 from rltok_rl.utils import check_count
@@ -43,10 +52,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         check_options(self, options)
         if render_mode is not None:
             raise ValueError(f"render_mode must be None for many texts, got {render_mode!r}; render a single one")
-        modes = [mode.value for mode in AutoresetMode]
-        if not isinstance(autoreset_mode, AutoresetMode) and autoreset_mode not in modes:
-            raise ValueError(f"autoreset_mode must be one of {modes}, got {autoreset_mode!r}")
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.autoreset_mode = check_autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.num_envs, self.render_mode = check_count("num_envs", num_envs), render_mode
         self.env = build_env(model, text, (num_envs,), num_steps=num_steps, **options)
@@ -100,10 +106,7 @@ class ByteBoundaryVectorEnv(VectorEnv):
         self._over = over.copy()  # a later reset writes into it
         observation, info = self._observation(after), self._info(after)
         if self.autoreset_mode == AutoresetMode.SAME_STEP and over.any():
-            rows = np.empty(len(over), dtype=object)  # the form of gymnasium's final observations
-            for row in over.nonzero()[0]:
-                rows[row] = {name: values[row] for name, values in observation.items()}
-            final = {"final_obs": rows, "final_info": info, "_final_obs": over, "_final_info": over}
+            final = last_seen(over, observation, info)
             after = self._restart(over)
             observation, info = self._observation(after), {**self._info(after), **final}
         return observation, reward, terminated, truncated, info

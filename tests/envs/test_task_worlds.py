@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
 from rltok_rl.envs import TaskGym, TaskVectorEnv
 from rltok_rl.envs.registration import TASK_ENVIRONMENTS
 from torch import Tensor
@@ -195,6 +196,32 @@ def test_steps_earn_what_whole_texts_say_alone_and_together(name):
     assert episode(5)[-1][3] and not episode(5)[-2][3]
 
 
+def test_texts_that_ended_restart_in_every_mode():
+    drawn = np.random.default_rng(0).integers(0, 2, (4, 2))
+    waiting, at_once, never = (
+        gymnasium.make_vec("rltok_rl/Pair-1-v1", num_envs=2, num_steps=3, autoreset_mode=mode)
+        for mode in ("NextStep", AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+    )
+    assert at_once.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    for vector in (waiting, at_once, never):
+        vector.reset(seed=0)
+    for actions in drawn[:3]:
+        last, ended, alone = (vector.step(actions) for vector in (waiting, at_once, never))
+    first = waiting.step(drawn[3])
+    for name, values in last[0].items():
+        np.testing.assert_array_equal(np.stack([row[name] for row in ended[4]["final_obs"]]), values)
+        np.testing.assert_array_equal(alone[0][name], values)
+        np.testing.assert_array_equal(ended[0][name], first[0][name])
+    np.testing.assert_array_equal(ended[4]["final_info"]["num_tokens"], last[4]["num_tokens"])
+    assert ended[3].all() and ended[4]["_final_obs"].all() and not first[3].any()
+    with pytest.raises(RuntimeError, match="after the end of the episode; call reset"):
+        never.step(drawn[3])
+    with pytest.raises(ValueError, match="reset_mask must be true for all texts, which end together"):
+        never.reset(options={"reset_mask": np.array([True, False])})
+    again, _ = never.reset(options={"reset_mask": np.array([True, True])})
+    np.testing.assert_array_equal(again["bytes"], first[0]["bytes"])
+
+
 def test_defaults_are_those_of_the_task_and_grade():
     for default in (TaskGym("delay"), TaskVectorEnv()):
         assert (default.world.price, default.world.num_steps) == (0.25, 128) and TASKS["delay"].num_steps[0] == 128
@@ -225,6 +252,7 @@ def test_switch_has_its_first_language_and_mistakes_are_named():
         (lambda: TaskGym("delay", before=True), TypeError, "before"),
         (lambda: TaskGym("delay", render_mode="ansi"), ValueError, "render_mode must be None, got 'ansi'"),
         (lambda: TaskVectorEnv(2, render_mode="ansi"), ValueError, "render_mode must be None, got 'ansi'"),
+        (lambda: TaskVectorEnv(2, autoreset_mode="Never"), ValueError, "autoreset_mode must be one of .* got 'Never'"),
         (lambda: TaskVectorEnv(0), ValueError, "num_envs must be an integer of at least 1, got 0"),
         *(
             (lambda a=actions: vector.step(np.array(a)), ValueError, r"actions must be 0 or 1, of shape \[2\]")

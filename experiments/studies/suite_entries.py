@@ -148,7 +148,8 @@ def row_rates(rate: float, num_rows: int, num_steps: int) -> Tensor:
     """Return the rates of evenly spaced boundaries in each row [B], which draw ``rate`` on average.
 
     A text has a whole number of boundaries after its first byte. Rows have one of the two numbers nearest to
-    ``rate (num_steps - 1)``, at least 1, so often that the sum over rows is at most half a boundary off.
+    ``rate (num_steps - 1)``, at least 1, so often that the sum over rows is at most half a boundary off, unless the
+    target is below one per text.
 
     Example:
         >>> (8 * row_rates(0.2, 2, 8)).int().tolist()  # 1.4 boundaries per text: 1 and 2

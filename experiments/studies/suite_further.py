@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rltok_rl.experiments.reports.markdown import bullets, markdown, score_text
-from rltok_rl.experiments.reports.paired import paired_over_seeds
-from rltok_rl.experiments.studies.suite_scores import RESAMPLES, interquartile_mean
+from rltok_rl.experiments.studies.suite_scores import RESAMPLES, interquartile_mean, paired_difference
 
 PARTS = ("first", "further", "all")
 """Seeds that the statistics of an entry are over."""
@@ -76,11 +75,10 @@ def further_section(rows: pd.DataFrame, more: pd.DataFrame, compared: Mapping[st
 
 
 def _differences(rows: pd.DataFrame, entries: Sequence[str]) -> list[str]:
-    """Compare entries pair by pair over the cells that both have."""
+    """Compare entries pair by pair, seed by seed."""
     texts = []
     for entry, other in itertools.combinations(entries, 2):
-        cells = pd.concat([_scores(rows, name).stack() for name in (entry, other)], axis=1, join="inner")
-        gap = paired_over_seeds(*(scores.to_dict() for _, scores in cells.groupby("seed").mean().items()))
+        gap = paired_difference(rows, entry, other, ["seed"])
         if gap is not None and gap.error is not None:
             texts.append(f"`{entry}` minus `{other}`: {gap.mean:.2f} ± {gap.half_width:.2f}")
     return texts

@@ -42,9 +42,9 @@ _MOST_NAMED = 3  # of entries between which no test decides; the table has them 
 
 def read_task(rows: pd.DataFrame, task: str) -> str:
     """Say which entries win a task, and which beat evenly spaced boundaries, as far as tests decide."""
-    entries, rows = contestants(rows), rows[(rows.task == task) & rows.learnable]
+    rows = rows[(rows.task == task) & rows.learnable]
     start, means = f"`{task}` ({TASKS[task].isolates}): ", rows.groupby("entry").score.mean()
-    ranked = sorted((entry for entry in entries if entry in means.index), key=lambda entry: -means[entry])
+    ranked = sorted(contestants(rows), key=lambda entry: -means[entry])
     if not ranked:
         return start + "not learnable at this budget."
     best = best_entries(rows, ranked, SEED_PAIRS)
@@ -80,8 +80,7 @@ def read_signal(rows: pd.DataFrame) -> list[str]:
     if not correlations:
         return []
     each = ", ".join(f"`{task}` {grade} {value:.2f}" for (task, grade), value in correlations.items())
-    shortest = min(len(signals) for signals in rows.signals)
-    means = (_mean(signal_correlations(rows, evaluation=place)) for place in range(shortest))
+    means = (_mean(signal_correlations(rows, evaluation=place)) for place in range(rows.signals.map(len).max()))
     by_evaluation = ", ".join("-" if mean is None else f"{mean:.2f}" for mean in means)
     return [
         "Spearman's correlation of scores with the policy gradient's signal to noise, averaged over evaluations during "
@@ -102,7 +101,7 @@ def page_lines(
     skipped = rows[~rows.learnable].drop_duplicates(["task", "grade"])
     flops, num_seeds = rows.total_flops.median(), int(rows.groupby("entry").seed.nunique().max())
     lines = [
-        "; ".join([*dict.fromkeys(cell["machine"] for cell in results), *_revisions(results)]),
+        "; ".join([*dict.fromkeys(cell["machine"] for cell in results), *_revisions(results, len(rows))]),
         f"Language model and policy are trained together, with {with_unit(flops, 'FLOPs')} a cell, trials included, "
         f"and {num_seeds} seed{'s' * (num_seeds > 1)}. A score is 0 for evenly spaced boundaries (`uniform`) and 1 for "
         f"the oracle's, in each task and grade. CPU seconds are those of training on one thread, without evaluations: "
@@ -121,7 +120,8 @@ def page_lines(
         )
         lines.append(
             f"Not learnable at this budget, and left out of all scores: {names}. In brackets are the shares of the "
-            f"oracle, which must be positive and {LEAST_GAIN:g} above the other, and of evenly spaced boundaries."
+            f"oracle, which must be positive and {LEAST_GAIN:g} above the other, and of evenly spaced boundaries "
+            "(nan: not trained)."
         )
     more = f", for the first {MOST_COMPARED} entries" if len(entries) > MOST_COMPARED else ""
     return [
@@ -186,8 +186,9 @@ def write_page(
     return page
 
 
-def _revisions(results: Sequence[dict[str, Any]]) -> list[str]:
+def _revisions(results: Sequence[dict[str, Any]], num_equal: int) -> list[str]:
     """Name the commits that trained the cells, and how many each."""
     known = Counter((cell["git"]["revision"][:12], cell["git"]["dirty"]) for cell in results if cell.get("git"))
     texts = [f"{revision}{' with changes' * dirty} ({count})" for (revision, dirty), count in known.most_common()]
-    return [f"cells by commit: {', '.join(texts)}"] if texts else []
+    words = "cells by commit" + ", further seeds included" * (len(results) > num_equal)
+    return [f"{words}: {', '.join(texts)}"] if texts else []

@@ -192,7 +192,7 @@ def signal_correlations(rows: pd.DataFrame, *, evaluation: int | None = None) ->
 
     known = rows[rows.learnable & rows.signal.notna()]
     if evaluation is not None:
-        known = known.assign(signal=[signals[evaluation] for signals in known.signals])
+        known = known.assign(signal=[s[evaluation] if evaluation < len(s) else np.nan for s in known.signals])
         known = known[known.signal.notna()]
     groups = {
         key: cells
@@ -203,12 +203,14 @@ def signal_correlations(rows: pd.DataFrame, *, evaluation: int | None = None) ->
 
 
 def paired_difference(rows: pd.DataFrame, entry: str, other: str, by: Sequence[str]) -> Difference | None:
-    """Return the mean score of an entry minus another's, paired over groups of learnable cells (columns ``by``)."""
-    means = rows[rows.learnable].groupby(["entry", *by]).score.mean()
-    known = means.index.get_level_values("entry")
-    if entry not in known or other not in known:
-        return None
-    return paired_over_seeds(means[entry].to_dict(), means[other].to_dict())
+    """Return the mean score of an entry minus another's, paired over groups of learnable cells (columns ``by``).
+
+    Cells (task, grade, seed) that only one of the two has are left out.
+    """
+    learnable = rows[rows.learnable]
+    scores = [learnable[learnable.entry == name].set_index(["task", "grade", "seed"]).score for name in (entry, other)]
+    means = pd.concat(scores, axis=1, join="inner", keys=(0, 1)).groupby(list(by)).mean()
+    return paired_over_seeds(means[0].to_dict(), means[1].to_dict()) if len(means) else None
 
 
 def best_entries(rows: pd.DataFrame, entries: Sequence[str], by: Sequence[str]) -> set[str]:

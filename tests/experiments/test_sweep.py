@@ -58,6 +58,7 @@ def test_runs_are_trained_seed_by_seed_and_missing_ones_again(tmp_path, trained,
 def test_mistakes_are_named_before_anything_is_trained(trained, tmp_path):
     read = sweep.read_sweep
     refused(
+        (lambda: read(["seeds=2"]), ValueError, "a sweep needs options of its runs"),
         (lambda: read(["seeds=0"]), ValueError, "seeds must be at least 1, got 0"),
         (lambda: read(["experiment=recall", "seed=0,1"]), ValueError, "seed must be left out"),
         (lambda: read(["experiment=recall", "sedes=2"]), ValueError, "sedes"),

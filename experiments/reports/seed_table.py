@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ from rltok_rl.experiments.reports.table import (
 from rltok_rl.renamed import current_text
 from rltok_rl.viz.difference_figure import SystemDifference
 
-REFERENCE = "uniform"
+_REFERENCES = ("uniform", "ours")
+"""Systems that others are compared with: the first one that is there."""
 _FEWEST = 3
 """Seeds that a system needs to be bold, unless none has so many."""
 OFF = "†"
@@ -41,6 +42,11 @@ HEADER = (
 )
 
 
+def reference_system(systems: Sequence[str]) -> str:
+    """Return the system that the others are compared with: evenly spaced boundaries, ``ours``, or the first one."""
+    return next((name for name in _REFERENCES if name in systems), systems[0])
+
+
 class SeedTable:
     """Systems of ``compare-seeds.json``: losses by seed, and differences from each other."""
 
@@ -49,7 +55,7 @@ class SeedTable:
         self.rows = pd.DataFrame(rows, dtype=object)
         self.losses = self.rows.pivot(index="seed", columns="system", values="bits_per_byte").astype(float)
         self.systems = list(self.rows["system"].unique())
-        self.reference = REFERENCE if REFERENCE in self.systems else self.systems[0]
+        self.reference = reference_system(self.systems)
         self.unit = content["data"]["split_by"] or "document"
         self.total_flops = list(map(total_flops, rows))
         self.has_target = self.rows["target_rate"].notna() & ~self.rows["target_rates"].astype(bool)

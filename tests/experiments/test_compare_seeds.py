@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rltok_rl.experiments.commands import report
 from rltok_rl.experiments.reports import seeds_page
-from rltok_rl.experiments.reports.seed_table import SeedTable
+from rltok_rl.experiments.reports.seed_table import SeedTable, reference_system
 from rltok_rl.experiments.reports.seeds_page import entropy_at_shares, write_seeds_page
 from rltok_rl.experiments.runs.folder import read_run
 
@@ -276,3 +276,10 @@ def test_entropy_at_shares_of_a_run():
     early, *_, late = entropy_at_shares(run)
     assert early > late == pytest.approx(run.final_mean("entropy"))
     assert entropy_at_shares(read_run(RESULTS / "compare/uniform")) is None
+
+
+@pytest.mark.parametrize(
+    ("systems", "reference"), [(["a", "ours", "uniform"], "uniform"), (["a", "ours"], "ours"), (["a", "b"], "a")]
+)
+def test_systems_are_compared_with_evenly_spaced_boundaries_or_ours(systems, reference):
+    assert reference_system(systems) == reference

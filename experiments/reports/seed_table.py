@@ -29,7 +29,7 @@ from rltok_rl.experiments.reports.table import (
 from rltok_rl.renamed import current_text
 from rltok_rl.viz.difference_figure import SystemDifference
 
-_REFERENCES = ("uniform", "ours")
+REFERENCES = ("uniform", "ours")
 """Systems that others are compared with: the first one that is there."""
 _FEWEST = 3
 """Seeds that a system needs to be bold, unless none has so many."""
@@ -44,7 +44,7 @@ HEADER = (
 
 def reference_system(systems: Sequence[str]) -> str:
     """Return the system that the others are compared with: evenly spaced boundaries, ``ours``, or the first one."""
-    return next((name for name in _REFERENCES if name in systems), systems[0])
+    return next((name for name in REFERENCES if name in systems), systems[0])
 
 
 class SeedTable:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.utils import did_you_mean
 
 T = TypeVar("T")
@@ -70,6 +73,15 @@ def unchanged(trainer: Any) -> Iterator[None]:
         yield
     finally:
         trainer.load_progress(state)
+
+
+def write_rows(out: str, rows: Iterable[Mapping[str, str]]) -> None:
+    """Write rows as lines of JSON, all of them or none."""
+    path = Path(out)
+    if path.is_dir():
+        raise ValueError(f"out must be a file, got the folder {out!r}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def command_line(module: str, arguments: Sequence[str]) -> str:

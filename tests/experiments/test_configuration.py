@@ -36,7 +36,7 @@ COMPANY = {
     "recipe/released": ["loss.rows_per_mean=4", "changes=[loss.rows_per_mean]"],
 }
 """Options that a file needs in addition."""
-ON_FILES = ("books", "own-text", "packaged", "pocket", "pocket-on", "precision", "files")
+ON_FILES = ("books", "own-text", "pocket", "pocket-on", "pocket-ours", "precision", "files")
 UPDATED = ("ablation", "actor", "baseline", "estimator", "loss", "optim", "rate", "recipe", "segmenter")
 """Groups whose files change an update; of the others, the trainer is built."""
 

@@ -45,7 +45,8 @@ class Options:
     """Shares of the run after which estimators are measured; 0 is before the first update."""
     estimators: list[str] = field(
         default_factory=lambda: [
-            *("paper", "paper@0.9", "critic_td@0.9", "group_mean_2@0.9"),
+            *("paper", "paper@0.99", "paper@0.9", "leave_one_out@0.9", "z_score@0.9", "running_mean@0.9"),
+            *("regression@0.9", "critic_td@0.9", "critic@0.9", "group_mean_2@0.9", "group_mean_4@0.9"),
             *("local_flips@0.9", "token_gain", "token_gain@0.9"),
         ]
     )

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltok_rl.data.disk import replace_text
 from rltok_rl.utils import did_you_mean
 
 T = TypeVar("T")
@@ -77,6 +76,8 @@ def unchanged(trainer: Any) -> Iterator[None]:
 
 def write_rows(out: str, rows: Iterable[Mapping[str, str]]) -> None:
     """Write rows as lines of JSON, all of them or none."""
+    from rltok_rl.data.disk import replace_text  # imports torch
+
     path = Path(out)
     if path.is_dir():
         raise ValueError(f"out must be a file, got the folder {out!r}")

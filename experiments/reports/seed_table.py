@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,7 @@ from rltok_rl.experiments.reports.table import (
 from rltok_rl.renamed import current_text
 from rltok_rl.viz.difference_figure import SystemDifference
 
-REFERENCES = ("uniform", "ours")
-"""Systems that others are compared with: the first one that is there."""
+_REFERENCES = ("uniform", "ours")
 _FEWEST = 3
 """Seeds that a system needs to be bold, unless none has so many."""
 OFF = "†"
@@ -42,9 +41,9 @@ HEADER = (
 )
 
 
-def reference_system(systems: Sequence[str]) -> str:
-    """Return the system that the others are compared with: evenly spaced boundaries, ``ours``, or the first one."""
-    return next((name for name in REFERENCES if name in systems), systems[0])
+def preferred_reference(systems: Collection[str]) -> str | None:
+    """Return the system that others are compared with, evenly spaced boundaries or else ``ours``; None without both."""
+    return next((name for name in _REFERENCES if name in systems), None)
 
 
 class SeedTable:
@@ -55,7 +54,7 @@ class SeedTable:
         self.rows = pd.DataFrame(rows, dtype=object)
         self.losses = self.rows.pivot(index="seed", columns="system", values="bits_per_byte").astype(float)
         self.systems = list(self.rows["system"].unique())
-        self.reference = reference_system(self.systems)
+        self.reference = preferred_reference(self.systems) or self.systems[0]
         self.unit = content["data"]["split_by"] or "document"
         self.total_flops = list(map(total_flops, rows))
         self.has_target = self.rows["target_rate"].notna() & ~self.rows["target_rates"].astype(bool)

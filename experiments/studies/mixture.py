@@ -35,25 +35,23 @@ class Options:
     """Shorter documents are left out, as in training (``data.min_bytes``)."""
 
 
-def pick_groups(
-    source: str, column: str, *, bytes_per_source: int, bytes_per_group: int, min_bytes: int
-) -> dict[bytes, list[bytes]]:
+def pick_groups(source: str, column: str, options: Options) -> dict[bytes, list[bytes]]:
     """Return the documents of some groups, which are chosen by the hashes of their names."""
     groups: dict[bytes, list[bytes]] = {}
     for text, group in read_grouped_documents(source, column):
         documents = groups.setdefault(group, [])
-        if len(text) >= min_bytes and len(text) + sum(map(len, documents)) <= bytes_per_group:
+        if len(text) >= options.min_bytes and len(text) + sum(map(len, documents)) <= options.bytes_per_group:
             documents.append(text)
-    picked, left = {}, bytes_per_source
+    picked, left = {}, options.bytes_per_source
     for group in sorted(groups, key=lambda name: hashlib.sha256(name).digest()):
         size = sum(map(len, groups[group]))
         if 0 < size <= left:
             left -= size
             picked[group] = groups[group]
     if not picked:
+        most = min(options.bytes_per_source, options.bytes_per_group)
         raise ValueError(
-            f"sources must have a document of {min_bytes} to {min(bytes_per_source, bytes_per_group)} bytes each, "
-            f"got none in {source!r}"
+            f"sources must have a document of {options.min_bytes} to {most} bytes each, got none in {source!r}"
         )
     return picked
 
@@ -70,13 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     rows, shares = [], []
     for name, (source, column) in zip(names, options.sources.items(), strict=True):
-        groups = pick_groups(
-            source,
-            column,
-            bytes_per_source=options.bytes_per_source,
-            bytes_per_group=options.bytes_per_group,
-            min_bytes=options.min_bytes,
-        )
+        groups = pick_groups(source, column, options)
         for group, documents in groups.items():  # a plain text is its own group
             label = group.decode() if len(group) < 200 else hashlib.sha256(group).hexdigest()
             rows += [{"book": f"{name}: {label}", "text": text.decode()} for text in documents]

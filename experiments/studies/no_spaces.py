@@ -37,7 +37,7 @@ from torch import Tensor
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.files import read_documents
-from rltok_rl.evaluation import Reading, boundary_match, read_text
+from rltok_rl.evaluation import Reading, boundary_match, read_text, split_character_share
 from rltok_rl.models import UNet
 from rltok_rl.utils import did_you_mean
 
@@ -76,8 +76,7 @@ def word_end_matches(reading: Reading, ends: Tensor) -> list[tuple[float, float]
         reading: of documents without spaces.
         ends: [N], whether a byte of the reading's documents ends a word.
     """
-    boundaries, free = torch.zeros(2, len(reading.byte_ids), dtype=torch.bool)
-    boundaries[reading.at], free[reading.at[~reading.forced]] = reading.boundaries, True
+    boundaries, free = _by_byte(reading)
     matches = [boundary_match(boundaries, ends, free, tolerance=tolerance) for tolerance in TOLERANCES]
     return [(match.f1, match.chance_f1) for match in matches]
 
@@ -87,10 +86,16 @@ def inside_characters(reading: Reading) -> tuple[float, float]:
 
     The first is NaN if no boundary was drawn.
     """
-    following = torch.cat([reading.byte_ids[1:], reading.byte_ids.new_zeros(1)])
-    inside = ((following & 0xC0) == 0x80)[reading.at[~reading.forced]]
-    drawn = reading.boundaries[~reading.forced]
-    return inside[drawn].double().mean().item(), inside.double().mean().item()
+    boundaries, free = _by_byte(reading)
+    split = split_character_share(reading.byte_ids, boundaries, free)
+    return split.share, split.chance
+
+
+def _by_byte(reading: Reading) -> tuple[Tensor, Tensor]:
+    """Return the boundaries [N] of the joined documents, and whether each byte had a free decision [N]."""
+    boundaries, free = torch.zeros(2, len(reading.byte_ids), dtype=torch.bool)
+    boundaries[reading.at], free[reading.at[~reading.forced]] = reading.boundaries, True
+    return boundaries, free
 
 
 def held_out_words(run: RunFolder, *, trust_data: bool) -> tuple[list[bytes], Tensor]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 from rltok_rl.experiments.recipes import as_typed, flat
-from rltok_rl.experiments.reports.earlier_seeds import with_earlier
+from rltok_rl.experiments.reports.earlier_seeds import MODEL_FIELD, with_earlier
 from rltok_rl.experiments.reports.markdown import (
     bullets,
     code,
@@ -51,7 +51,6 @@ SHARES = (0.1, 0.2, 0.3, 1.0)
 MOST_PAIRED = 4
 """Systems of which all pairs are compared."""
 _METHOD = ("actor", "estimator", "baseline", "loss", "rate", "optim")
-_FIELD = "model.overrides."
 _CURVES = (
     f"![Bits per byte against total FLOPs]({FIGURE})",
     "Left: training, a thin line for each seed (dots: held-out text). Right: mean and standard deviation over "
@@ -67,7 +66,7 @@ def comparisons(folder: Path) -> list[Path]:
 def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier: Path | None = None) -> Path:
     """Write ``compare-seeds.md``, ``compare-seeds.json``, and the figures in ``formats``.
 
-    ``earlier`` is the ``compare-seeds.json`` of a page whose seeds are added; it has no curves, so none are drawn.
+    ``earlier`` is the ``compare-seeds.json`` of a page that the runs are added to; it has no curves, so none are drawn.
     """
     runs: dict[str, RunFolder] = {}
     of_last_seed: dict[str, RunFolder] = {}
@@ -112,7 +111,7 @@ def _content(
 ) -> dict[str, Any]:
     """Everything that the page shows: it can be written again without the runs."""
     first, summaries = runs[0], [run.summary or {} for run in runs]
-    varying = {option.removeprefix(_FIELD) for changed in options.values() for option in changed}
+    varying = {option.removeprefix(MODEL_FIELD) for changed in options.values() for option in changed}
     fields = {name: value for name, value in (first.option("model.overrides") or {}).items() if name not in varying}
     data = ("source", "split_by", "held_out", "num_rows", "num_steps")
     return {
@@ -146,7 +145,7 @@ def _method(run: RunFolder) -> dict[str, Any]:
     """
     grouped = {group: asdict(GROUPS[group]()) | run.config.get(group, {}) for group in _METHOD}
     defaults = {field.name: field.default for field in fields(UNetConfig)}
-    of_model = {_FIELD + field: run.model.get(field, default) for field, default in defaults.items()}
+    of_model = {MODEL_FIELD + field: run.model.get(field, default) for field, default in defaults.items()}
     of_groups = {option: value for option, value in flat(grouped).items() if value != {}}
     return of_model | {option: value for option, value in of_groups.items() if not option.startswith("optim.total_")}
 

@@ -241,6 +241,30 @@ def test_seeds_of_an_earlier_page_are_added_and_new_rows_replace_theirs(folder, 
     assert text.splitlines()[0].endswith("3 seeds")
 
 
+def test_systems_are_added_to_an_earlier_page(folder, no_figure):
+    """Those of two pages, which share one policy, are on one page as if they had been written together."""
+    for seed in "012":
+        config = (folder / seed / "learned" / "config.yaml").read_text()
+        for name, gamma, weight in (("low", "0.5", "0.3"), ("paper", "0.99", "0.01")):
+            shutil.copytree(folder / seed / "learned", folder / seed / name)
+            changed = re.sub(r"(\n  gamma: )[\d.]+", rf"\g<1>{gamma}", config)
+            changed = re.sub(r"(\n  policy: )[\d.]+", rf"\g<1>{weight}", changed)
+            assert changed != config
+            (folder / seed / name / "config.yaml").write_text(changed)
+    whole = json.loads((write_seeds_page(folder).parent / "compare-seeds.json").read_text())
+    parts = [shutil.copytree(folder, folder.parent / name) for name in ("first", "second")]
+    for part, removed in zip(parts, (("low", "spacebyte"), ("paper", "uniform")), strict=True):
+        for path in [part / seed / name for seed in "012" for name in removed]:
+            shutil.rmtree(path)
+    earlier = write_seeds_page(parts[0]).parent / "compare-seeds.json"
+    merged = json.loads((write_seeds_page(parts[1], earlier=earlier).parent / "compare-seeds.json").read_text())
+    assert [system["name"] for system in merged["systems"]] == ["learned", "paper", "low", "spacebyte", "uniform"]
+    by_name = {system["name"]: system for system in merged["systems"]}
+    assert by_name == {system["name"]: system for system in whole["systems"]}
+    assert by_name["low"]["options"].keys() == {"estimator.gamma", "loss.policy"}
+    assert merged["model"] == whole["model"] and merged["data"] == whole["data"]
+
+
 def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):
     content = json.loads((write_seeds_page(folder).parent / "compare-seeds.json").read_text())
     before = (folder / "compare-seeds.json").read_bytes()
@@ -262,7 +286,10 @@ def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):
     refused(r"model\.preset must be equal in .*, got \S+ and small", lambda x: x["model"].update(preset="small"))
     refused("estimator of 'learned' in seed 1 must be equal", lambda x: row(x).update(estimator="another"))
     refused("counts of 'learned' in seed 1 must be equal", lambda x: row(x).update(counts=[1]))
-    refused("systems of .* must include uniform, got learned, spacebyte$", lambda x: x.update(systems=x["systems"][:2]))
+    refused(
+        "systems must include a learned policy of .*: another; got learned$",
+        lambda x: x["systems"][0].update(name="another"),
+    )
     refused("must be the compare-seeds.json of a comparison over seeds", lambda x: x.pop("machines") and None)
     refused("must be the compare-seeds.json of a comparison over seeds", lambda x: 0)
     for runs in (RESULTS / "compare/learned", folder / "1"):

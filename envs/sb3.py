@@ -10,8 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from rltok_rl.envs.gym_options import check_reset_options
+from rltok_rl.envs.gym_tasks import TaskVectorEnv
 from rltok_rl.envs.gym_vector import ByteBoundaryVectorEnv
-from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS
+from rltok_rl.envs.registration import BYTE_BOUNDARY, ENVIRONMENTS, TASK_ENVIRONMENTS
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -21,25 +22,26 @@ class SB3VecEnv(VecEnv):
 
     Args:
         num_envs: texts that are read at the same time.
-        env_id: ``"rltok_rl/ByteBoundary-v0"``, ``"rltok_rl/Recall-v0"``, ``"rltok_rl/Lexicon-v0"``, or version 1
-            of these. The suite's tasks, such as ``"rltok_rl/Delay-1-v1"``, have no model and are not among them.
-        **options: as for :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`, without ``autoreset_mode``, or as for
-            :class:`~rltok_rl.envs.RecallVectorEnv`.
+        env_id: an id of this library, such as ``"rltok_rl/ByteBoundary-v1"``, ``"rltok_rl/Recall-v1"``, or
+            ``"rltok_rl/Delay-1-v1"``, a task of the suite.
+        **options: those of the environment, such as of :class:`~rltok_rl.envs.ByteBoundaryVectorEnv`,
+            :class:`~rltok_rl.envs.RecallVectorEnv` or :class:`~rltok_rl.envs.TaskVectorEnv`, without
+            ``autoreset_mode``.
     """
 
     def __init__(self, num_envs: int, env_id: str = BYTE_BOUNDARY, **options: Any) -> None:
         if isinstance(num_envs, str):
             raise TypeError(f"num_envs must be an integer, got {num_envs!r}; an id is given as env_id={num_envs!r}")
-        if env_id not in ENVIRONMENTS:
-            raise ValueError(f"env_id must be one of {[*ENVIRONMENTS]}, got {env_id!r}")
+        if env_id not in ENVIRONMENTS | TASK_ENVIRONMENTS:
+            tasks = f"or a task of the suite, such as {next(iter(TASK_ENVIRONMENTS))!r}"
+            raise ValueError(f"env_id must be one of {[*ENVIRONMENTS]}, {tasks}; got {env_id!r}")
         if "autoreset_mode" in options:
             raise ValueError(f"autoreset_mode is SameStep for Stable-Baselines3, got {options['autoreset_mode']!r}")
         spec = gymnasium.spec(env_id)  # make_vec warns of version 0 by name, the default here
         vector = gymnasium.make_vec(spec, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
-        self.vector = cast(ByteBoundaryVectorEnv, vector.unwrapped)
+        self.vector = cast("ByteBoundaryVectorEnv | TaskVectorEnv", vector.unwrapped)
         self.render_mode = None
         super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)
-        self._info_names = ("byte", *vars(self.vector._counts))
         self._actions: np.ndarray | None = None
         self._start = time.time()
         self._returns, self._steps = np.zeros(num_envs), np.zeros(num_envs, dtype=np.int64)
@@ -76,7 +78,7 @@ class SB3VecEnv(VecEnv):
         infos: list[dict[str, Any]] = []
         for row in range(self.num_envs):
             source = info["final_info"] if over[row] else info
-            infos.append({name: source[name][row] for name in self._info_names})
+            infos.append({name: rows[row] for name, rows in source.items() if not name.startswith(("_", "final_"))})
             infos[row]["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             if over[row]:
                 infos[row]["terminal_observation"] = info["final_obs"][row]

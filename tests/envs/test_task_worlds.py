@@ -11,8 +11,9 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from rltok_rl.envs import TaskGym, TaskVectorEnv
+from rltok_rl.envs import SB3VecEnv, TaskGym, TaskVectorEnv
 from rltok_rl.envs.registration import TASK_ENVIRONMENTS
+from stable_baselines3 import PPO
 from torch import Tensor
 
 import rltok_rl  # noqa: F401 - registers the ids
@@ -220,6 +221,28 @@ def test_texts_that_ended_restart_in_every_mode():
         never.reset(options={"reset_mask": np.array([True, False])})
     again, _ = never.reset(options={"reset_mask": np.array([True, True])})
     np.testing.assert_array_equal(again["bytes"], first[0]["bytes"])
+
+
+def test_stable_baselines_reads_tasks():
+    """Every step is that of gymnasium's vector environment; the end of a text has its last observation and return."""
+    name = "rltok_rl/Delay-1-v1"
+    ours, theirs = SB3VecEnv(3, env_id=name, num_steps=4), gymnasium.make_vec(name, num_envs=3, num_steps=4)
+    ours.seed(5)
+    seen, (expected, _) = ours.reset(), theirs.reset(seed=5)
+    assert all((seen[key] == expected[key]).all() for key in expected)
+    returns = np.zeros(3)
+    for actions in np.random.default_rng(0).integers(0, 2, (4, 3)):
+        _, rewards, over, infos = ours.step(actions)
+        expected, expected_rewards, _, truncated, info = theirs.step(actions)
+        returns += expected_rewards
+        np.testing.assert_allclose(rewards, expected_rewards, rtol=1e-6)
+        assert (over == truncated).all() and [row["byte"] for row in infos] == info["byte"].tolist()
+    assert over.all()
+    for row, told in enumerate(infos):
+        assert told["episode"]["r"] == pytest.approx(returns[row]) and told["TimeLimit.truncated"]
+        assert (told["terminal_observation"]["bytes"] == expected["bytes"][row]).all()
+    agent = PPO("MultiInputPolicy", ours, n_steps=8, batch_size=24, seed=0).learn(24)
+    assert [episode["l"] for episode in agent.ep_info_buffer] == [4] * 6
 
 
 def test_defaults_are_those_of_the_task_and_grade():

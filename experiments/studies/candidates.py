@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from rltok_rl.agents import BoundaryCritic
+from rltok_rl.experiments.studies.shared_gain import SharedGain
 from tensordict import TensorDictBase
 
 from rltok_rl.diagnostics.estimator_report import Candidate
@@ -67,6 +68,13 @@ def _gain(apart: int, name: str, gamma: float, model: UNet, num_steps: int) -> C
     return Candidate(name, TokenGain(model, gamma=gamma, apart=apart), extra_rows=1)
 
 
+def _shared(passes: tuple[int, int], size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    """Gains of ``passes``, a number of passes and the tokens from one that is left out to the next, and of rows."""
+    num_passes, apart = passes
+    estimator = SharedGain(model, gamma=gamma, apart=apart, num_passes=num_passes, group_size=size)
+    return Candidate(name, estimator, rows_per_text=size, extra_rows=num_passes)
+
+
 CANDIDATES: dict[str, Maker] = RenamedKeys(
     "candidate",
     {
@@ -87,6 +95,9 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "local_flips": partial(_flips, 3, 16),
         "local_flips_far": partial(_flips, 3, 32),
         "token_gain": partial(_gain, 2),
+        "token_gain_8": partial(_shared, (8, 8), 1),
+        "shared_gain_4": partial(_shared, (1, 2), 4),
+        "shared_gain_8": partial(_shared, (1, 2), 8),
     },
 )
 """Makers by name: ``(name, gamma, model, num_steps) -> Candidate``."""

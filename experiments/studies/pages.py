@@ -29,6 +29,9 @@ ESTIMATOR_LABELS = {
     "local_flips": "local flips: 3 per 16 bytes",
     "local_flips_far": "local flips: 3 per 32 bytes",
     "token_gain": "every second token left out",
+    "token_gain_8": "every token left out, in eight passes",
+    "shared_gain_4": "every second token left out, effects of four rows per text averaged",
+    "shared_gain_8": "every second token left out, effects of eight rows per text averaged",
 }
 """Estimators of the policy gradient, by the current form of their names in `estimators.json`."""
 _COLOURS = {"raw": PALE, "batch": PALE, "early": PALE, "paper": ALERT}

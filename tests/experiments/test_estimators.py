@@ -11,12 +11,14 @@ from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions
 from rltok_rl.experiments.studies.estimators import run
 from rltok_rl.experiments.studies.pages import ESTIMATOR_LABELS, gradient_table, label, value_and_error
+from rltok_rl.experiments.studies.shared_gain import SharedGain
 from rltok_rl.experiments.studies.toy import get_toy, toy_config, train_toy
 
 from rltok_rl.data import TextSource, local_prose
 from rltok_rl.diagnostics.exact import TextRollouts
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models import UNet
+from rltok_rl.objectives import TokenGain
 
 from ..forked import run_forked
 
@@ -52,8 +54,34 @@ def test_candidates_estimate_what_their_names_say():
         assert (flips.extra_rows, flips.estimator.num_flips, flips.estimator.span) == (3, 3, span)
     gain = candidates["token_gain"]
     assert (gain.extra_rows, gain.estimator.apart) == (1, 2)
+    gains = [candidates[name] for name in ("token_gain_8", "shared_gain_4", "shared_gain_8")]
+    assert [(each.extra_rows, each.rows_per_text) for each in gains] == [(8, 1), (1, 4), (1, 8)]
     one_pass = 2 * (model.config.width * 128 + 128)
     assert candidates["critic"].flops_per_byte == one_pass * (1 + 4 * 3)  # one estimate, four training steps
+
+
+def test_passes_leave_out_every_token_once_and_rows_of_a_text_share_effects():
+    model = UNet(toy_config())
+    rollout = TextRollouts(model, TextSource(local_prose(20_000)), num_rows=8, num_steps=40, seed=0)(4)
+    forced = rollout["forced"]
+    drawn = rollout["action"].bool() & ~forced
+
+    def advantages(seed: int = 1, **options: int) -> torch.Tensor:
+        estimator = SharedGain(model, gamma=0.9, generator=torch.Generator().manual_seed(seed), **options)
+        return estimator(rollout.copy())["advantage"].squeeze(-1)
+
+    alone = TokenGain(model, gamma=0.9, apart=3, generator=torch.Generator().manual_seed(1))(rollout.copy())
+    torch.testing.assert_close(advantages(apart=3), alone["advantage"].squeeze(-1))
+    assert torch.equal(advantages(apart=3, num_passes=3) != 0, drawn) and not torch.equal(
+        advantages(apart=3) != 0, drawn
+    )
+    own, shared = (advantages(apart=2, group_size=size).unflatten(0, (2, 4)) for size in (1, 4))
+    ends, probs = (x.unflatten(0, (2, 4)) for x in (rollout["action"].bool() | forced, rollout["logits"].sigmoid()))
+    effects = own.sum(1) / ends.sum(1).clamp(min=1)  # [texts, T]
+    expected = (ends.float() - probs) * effects[:, None]
+    torch.testing.assert_close(shared, expected.masked_fill(forced.unflatten(0, (2, 4)), 0.0))
+    with pytest.raises(ValueError, match=r"num_passes must lie in \[1, apart = 2\], got 3"):
+        advantages(num_passes=3)
 
 
 def test_wrong_options_are_refused_before_anything_is_trained(tmp_path):

@@ -86,7 +86,7 @@ def _merged_options(
     whole |= {name: of_shared[0] | options for name, options in of_new.items() if name not in of_earlier}
     first = next(iter(whole), "")
     return {
-        name: options if name == first else {o: v for o, v in sorted(options.items()) if v != whole[first][o]}
+        name: {o: v for o, v in sorted(options.items()) if name == first or v != whole[first][o]}
         for name, options in whole.items()
     }
 

@@ -69,6 +69,16 @@ def entry_styles(entries: Sequence[str]) -> dict[str, RunStyle]:
     return {entry: references.get(entry) or run_style(others.index(entry) % MOST_RUNS) for entry in entries}
 
 
+def short_name(entry: str) -> str:
+    """Return the name of an entry in figures: that of a custom estimator without its module.
+
+    Example:
+        >>> short_name("my_package.estimators:MyEstimator@0.9"), short_name("ours")
+        ('MyEstimator@0.9', 'ours')
+    """
+    return entry.rpartition(":")[2]
+
+
 def legend_height(styles: Mapping[str, RunStyle]) -> float:
     """Return the height in inches of a figure whose legend lists all entries."""
     return max(3.3, 0.16 * len(styles))
@@ -98,7 +108,7 @@ def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
             text = cell_text(value, bool(lost.loc[entry, place] > 0))
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color="white" if abs(value) > 0.7 else INK)
     axes.set_xticks(range(len(places)), places, rotation=35, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(entries)), entries)
+    axes.set_yticks(range(len(entries)), [short_name(entry) for entry in entries])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_title("score: 0 evenly spaced, 1 oracle; × forfeited cells", x=0, fontsize=7.5, color=QUIET)
@@ -113,7 +123,7 @@ def draw_intervals(plt: Any, summary: Mapping[str, Mapping[str, Any]]) -> Any:
         if scores["interval"]:
             axes.plot(scores["interval"], [y, y], color=colour, lw=5, alpha=0.35, solid_capstyle="butt")
         axes.plot([scores["iqm"]], [y], "|", color=colour, ms=9, mew=2)
-    names = [f"{entry} ×" if scores["forfeited"] == scores["cells"] else entry for entry, scores in summary.items()]
+    names = [short_name(entry) + " ×" * (row["forfeited"] == row["cells"]) for entry, row in summary.items()]
     axes.set_yticks(range(len(summary)), names)
     axes.set_ylim(len(summary) - 0.4, -0.6)
     axes.axvline(0, color=PALE, lw=0.6, zorder=0)
@@ -133,7 +143,9 @@ def draw_profiles(plt: Any, rows: pd.DataFrame, styles: Mapping[str, RunStyle]) 
             of_entry = strata(rows, entry)
             if (band := profile_band(of_entry, levels)) is not None:
                 axes.fill_between(levels, *band, color=style.colour, alpha=0.12, lw=0)
-            axes.plot(levels, profile(of_entry, levels), color=style.colour, ls=style.dashes, lw=1.3, label=entry)
+            axes.plot(
+                levels, profile(of_entry, levels), color=style.colour, ls=style.dashes, lw=1.3, label=short_name(entry)
+            )
     axes.set(xlabel="score", ylabel="share of runs that score at least this", ylim=(-0.02, 1.02))
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5, handlelength=LEGEND_LINE)
     return figure
@@ -178,7 +190,14 @@ def draw_curves(
     for axes in panels[-1]:
         axes.set_xlabel("GFLOPs", fontsize=7)
     handles = [plt.Line2D([], [], color=style.colour, ls=style.dashes) for style in styles.values()]
-    figure.legend(handles, list(styles), loc="outside lower center", ncols=6, fontsize=6.5, handlelength=LEGEND_LINE)
+    figure.legend(
+        handles,
+        [short_name(entry) for entry in styles],
+        loc="outside lower center",
+        ncols=6,
+        fontsize=6.5,
+        handlelength=LEGEND_LINE,
+    )
     return figure
 
 
@@ -212,7 +231,7 @@ def draw_cost(
                     for cell in runs
                 ]
             )
-            axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.3, label=entry)
+            axes.plot(mean.x, mean.y, color=style.colour, ls=style.dashes, lw=1.3, label=short_name(entry))
     panels[0].set(
         xlabel="total GFLOPs", ylabel=f"mean score, each at least {LEAST_SCORE:g}; rates ignored", ylim=(None, 1.05)
     )

@@ -79,8 +79,9 @@ def _merged_options(
             f"{', '.join(of_earlier)}; got {', '.join(of_new)}"
         )
     of_shared: tuple[dict[str, Any], ...] = (of_earlier[shared], of_new[shared]) if shared else ({}, {})
-    for option in of_shared[0].keys() & of_shared[1].keys():
-        _require_equal(f"{option} of {shared!r}", of_shared[1][option], of_shared[0][option], path)
+    for name in [name for name in of_new if name in of_earlier]:
+        for option in sorted(of_new[name].keys() & of_earlier[name].keys()):
+            _require_equal(f"{option} of {name!r}", of_new[name][option], of_earlier[name][option], path)
     # An option that does not vary in a page has one value in all its systems: that of the shared one.
     whole = {name: of_shared[1] | options for name, options in of_earlier.items()}
     whole |= {name: of_shared[0] | options for name, options in of_new.items() if name not in of_earlier}

@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import make_estimator
+from rltok_rl.objectives.base import read
 from rltok_rl.objectives.flips import LocalFlips
 from rltok_rl.objectives.token_gain import TokenGain
 from rltok_rl.objectives.trials import Trials
@@ -31,6 +32,11 @@ def _plain(baseline: str, reward: str, name: str, gamma: float, model: UNet, num
 def _group(size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
     estimator = make_estimator("discounted_return", gamma=gamma, baseline="group_mean", group_size=size)
     return Candidate(name, estimator, rows_per_text=size)
+
+
+def _control_variate(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    """Make a candidate of the control variate that runs train with: a regression on the early exit's losses."""
+    return Candidate(name, make_estimator("control_variate", gamma=gamma))
 
 
 def _regression(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
@@ -68,16 +74,27 @@ def _gain(apart: int, name: str, gamma: float, model: UNet, num_steps: int) -> C
     return Candidate(name, TokenGain(model, gamma=gamma, apart=apart), extra_rows=1)
 
 
-def _shared(passes: tuple[int, int], size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    """Gains of ``passes``, a number of passes and the tokens from one that is left out to the next, and of rows."""
-    num_passes, apart = passes
+def _shared(num_passes: int, apart: int, size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    """Make a candidate of ``num_passes``, each without one token in ``apart``, averaged over ``size`` rows."""
     estimator = SharedGain(model, gamma=gamma, apart=apart, num_passes=num_passes, group_size=size)
     return Candidate(name, estimator, rows_per_text=size, extra_rows=num_passes)
+
+
+def _decision(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    """Make a candidate that measures nothing, ``A_t = a_t - p_t``, to compare correlations with."""
+
+    def estimator(rollout: TensorDictBase) -> TensorDictBase:
+        chance = read(rollout, "logits").sigmoid()
+        decided = (read(rollout, "action").to(chance) - chance).masked_fill(read(rollout, "forced"), 0.0)
+        return rollout.set("advantage", decided.unsqueeze(-1))
+
+    return Candidate(name, estimator)
 
 
 CANDIDATES: dict[str, Maker] = RenamedKeys(
     "candidate",
     {
+        "decision": _decision,
         "raw": partial(_plain, "none", "log_likelihood"),
         "batch": partial(_plain, "batch_mean", "log_likelihood"),
         "early": partial(_plain, "none", "early_exit"),
@@ -86,6 +103,7 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "entropy_relative": partial(_plain, "leave_one_out", "entropy_relative"),
         "z_score": partial(_plain, "z_score", "early_exit"),
         "running_mean": partial(_plain, "running_mean", "early_exit"),
+        "control_variate": _control_variate,
         "regression": _regression,
         "critic_td": partial(_critic, 0.95),
         "critic": partial(_critic, 1.0),
@@ -95,9 +113,9 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "local_flips": partial(_flips, 3, 16),
         "local_flips_far": partial(_flips, 3, 32),
         "token_gain": partial(_gain, 2),
-        "token_gain_8": partial(_shared, (8, 8), 1),
-        "shared_gain_4": partial(_shared, (1, 2), 4),
-        "shared_gain_8": partial(_shared, (1, 2), 8),
+        "token_gain_8": partial(_shared, 8, 8, 1),
+        "shared_gain_4": partial(_shared, 1, 2, 4),
+        "shared_gain_8": partial(_shared, 1, 2, 8),
     },
 )
 """Makers by name: ``(name, gamma, model, num_steps) -> Candidate``."""

@@ -12,6 +12,7 @@ from rltok_rl.renamed import current_word
 from rltok_rl.viz.style import ALERT, INK, OURS, PALE, plain_figures, run_style, save_figure
 
 ESTIMATOR_LABELS = {
+    "decision": "nothing: the decision minus its probability",
     "raw": "log-likelihood alone",
     "batch": "log-likelihood, batch mean",
     "early": "early exit",
@@ -20,6 +21,7 @@ ESTIMATOR_LABELS = {
     "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
     "z_score": "early exit, z-score",
     "running_mean": "early exit, mean of earlier batches",
+    "control_variate": "early exit, regression on its later log-likelihoods",
     "regression": "early exit, regression on what the early exit knows of the text",
     "critic_td": "early exit, critic, lambda 0.95",
     "critic": "early exit, critic, lambda 1",

@@ -55,9 +55,13 @@ class TokenGain(Trials):
         return decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second) / self.every
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
+        return self._gains(rollout, self._choose(read(rollout, "action").bool() | read(rollout, "forced")))
+
+    def _gains(self, rollout: TensorDictBase, chosen: Tensor) -> Tensor:
+        """Return ``apart`` times what rows lose without the ``chosen`` boundaries [B, T] that are not forced."""
         forced = read(rollout, "forced")
         drawn = read(rollout, "action").bool() | forced
-        left_out = self._choose(drawn) & ~forced
+        left_out = chosen & ~forced
         fixed = torch.where(left_out, 0, torch.where(forced, 1, -1)).unsqueeze(1)  # [B, 1, T]
         boundaries, log_probs = (x.squeeze(1) for x in self._redraw(rollout, fixed))
         extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
@@ -67,6 +71,10 @@ class TokenGain(Trials):
 
     def _choose(self, drawn: Tensor) -> Tensor:
         """Mark the boundaries [B, T] of every m-th token."""
+        return drawn & (drawn.cumsum(-1) % self.apart == self._draw_places(drawn))
+
+    def _draw_places(self, drawn: Tensor) -> Tensor:
+        """Draw the first token of each row that is left out: [B, 1], counted from 0 to ``apart - 1``."""
         shape = (self._rows_of_all(len(drawn)), 1)
         places = torch.randint(self.apart, shape, generator=self.generator, device=drawn.device)
-        return drawn & (drawn.cumsum(-1) % self.apart == places[self._own_rows(len(drawn))])
+        return places[self._own_rows(len(drawn))]

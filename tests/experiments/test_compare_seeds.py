@@ -263,6 +263,12 @@ def test_systems_are_added_to_an_earlier_page(folder, no_figure):
     assert by_name == {system["name"]: system for system in whole["systems"]}
     assert by_name["low"]["options"].keys() == {"estimator.gamma", "loss.policy"}
     assert merged["model"] == whole["model"] and merged["data"] == whole["data"]
+    other = json.loads(earlier.read_text())
+    of_learned = next(system for system in other["systems"] if system["name"] == "learned")
+    of_learned["options"]["loss.policy"] = 7.0
+    earlier.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match=r"loss\.policy of 'learned' must be equal in .*, got 0\.\d+ and 7\.0"):
+        write_seeds_page(parts[1], earlier=earlier)
 
 
 def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):

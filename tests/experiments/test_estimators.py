@@ -80,8 +80,14 @@ def test_passes_leave_out_every_token_once_and_rows_of_a_text_share_effects():
     effects = own.sum(1) / ends.sum(1).clamp(min=1)  # [texts, T]
     expected = (ends.float() - probs) * effects[:, None]
     torch.testing.assert_close(shared, expected.masked_fill(forced.unflatten(0, (2, 4)), 0.0))
-    with pytest.raises(ValueError, match=r"num_passes must lie in \[1, apart = 2\], got 3"):
-        advantages(num_passes=3)
+    for options, message in (
+        ({"num_passes": 3}, r"num_passes must lie in \[1, apart = 2\], got 3"),
+        ({"every": 2, "group_size": 2}, "every must be 1 with group_size = 2, got 2"),
+        ({"group_size": 3}, "group_size must divide the rows of the rollout, 8, got 3"),
+        ({"group_size": 8}, "group_size must be the number of consecutive rows with one text, got 8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            advantages(**options)
 
 
 def test_wrong_options_are_refused_before_anything_is_trained(tmp_path):

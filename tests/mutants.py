@@ -1912,7 +1912,7 @@ _SEVENTH = {  # the same, by another person again
 _EIGHTH = {  # chosen with the tests of the file at hand
     "objectives/test_token_gain": (
         ("gain-without-factor", "(self.apart * discounted_return(gained", "(1 * discounted_return(gained"),
-        ("gain-leaves-out-forced", "self._choose(drawn) & ~forced", "self._choose(drawn)"),
+        ("gain-leaves-out-forced", "chosen & ~forced", "chosen"),
         (
             "gain-price",
             '("final_log_prob")) - log_probs - extra_price',

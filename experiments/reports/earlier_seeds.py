@@ -44,9 +44,14 @@ def with_earlier(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     systems.sort(key=lambda system: system["name"] == reference)  # the reference comes last
     of_policies = _merged_options(earlier["systems"], content["systems"], path)
     varying = {option.removeprefix(MODEL_FIELD) for changed in of_policies.values() for option in changed}
-    for name in ("data", "model"):  # fewer systems share more fields of the model
-        for field in (content[name].keys() & earlier[name].keys()) - varying:
-            _require_equal(f"{name}.{field}", content[name][field], earlier[name][field], path)
+    of_data, of_model = (
+        content["data"].keys() | earlier["data"].keys(),
+        content["model"].keys() & earlier["model"].keys(),
+    )
+    # Fewer systems share more fields of the model.
+    for name, names in (("data", of_data), ("model", of_model - varying)):
+        for field in sorted(names):
+            _require_equal(f"{name}.{field}", content[name].get(field), earlier[name].get(field), path)
     merged_systems = []
     for system in systems:
         name = system["name"]
@@ -56,10 +61,10 @@ def with_earlier(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
         merged_systems.append({**system, "rows": dict(sorted(rows.items())), "options": options})
     first = merged_systems[0]["rows"][min(merged_systems[0]["rows"])]
     for system in merged_systems:
-        own = next(iter(system["rows"].values()))
+        of_system = next(iter(system["rows"].values()))
         for seed, row in system["rows"].items():
             of_row = f"of {system['name']!r} in seed {seed}"
-            for columns, other in ((EQUAL_IN_ALL, first), (EQUAL_IN_SYSTEM, own)):
+            for columns, other in ((EQUAL_IN_ALL, first), (EQUAL_IN_SYSTEM, of_system)):
                 for column in columns:
                     _require_equal(f"{column} {of_row}", row.get(column), other.get(column), path)
     merged = {name: sorted({*content[name], *earlier[name]}) for name in MERGED}

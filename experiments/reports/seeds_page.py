@@ -182,7 +182,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         "significantly, is wider and the safer one for 3 to 5 seeds.",
         f"By chance, {percent(first['space_chance'] or 0)} of the boundaries are at a space"
         + (f", {percent(first['edge_chance'])} at any edge of a word." if first.get("edge_chance") else "."),
-        "Total FLOPs include an estimator's trials, a critic's updates and further epochs, all of which the table calls "
+        "Total FLOPs include an estimator's trials, a critic's updates and further epochs, all called "
         f"trials; they differ by {percent(max(flops) / min(flops) - 1)} at most.",
         "CPU hours are those of training (evaluations and checkpoints left out), mean over seeds.",
         "The commands stand for one seed (`seed=`) and some of the systems (`compare.systems=`) each.",

@@ -162,6 +162,7 @@ class TaskGym(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         """Start a text."""
         super().reset(seed=seed)
+        check_reset_options(options)
         return _first(self.world.begin(_draw_seed(self.np_random)))
 
     def step(self, action):

@@ -94,7 +94,7 @@ def train(job: RunJob) -> str:
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         summary = run(job.config, job.command)
     if "stopped" in summary:
-        raise RuntimeError(f"asked to stop after update {summary['updates']}")
+        raise SystemExit(128 + summary["stopped"])  # no other run follows
     return f"{summary['held_out_bits_per_byte']:.3f} bits per byte, held out"
 
 

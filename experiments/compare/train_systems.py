@@ -48,7 +48,10 @@ NUM_RATES = 5
 
 
 def run(config: TrainConfig, command: str) -> Path | None:
-    """Train the remaining systems and write the page of all; return its path, or None if no system is done."""
+    """Train the remaining systems and write the page of all; return its path, or None if no system is done.
+
+    After a signal the page is written, and the process exits with the signal's status.
+    """
     systems = config.compare.systems
     _check_common(config)
     revision = pinned_revision(config.data, [Path(config.out) / system for system in systems])
@@ -60,7 +63,7 @@ def run(config: TrainConfig, command: str) -> Path | None:
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)
     print(f"{len(systems)} systems, {budget(config):.3g} FLOPs each: {', '.join(systems)}", file=sys.stderr)
-    start, fresh = time.perf_counter(), 0
+    start, fresh, stopped = time.perf_counter(), 0, 0
     for place, (system, system_run) in enumerate(configs.items()):
         label = f"{place + 1}/{len(systems)} {system}"
         if done(Path(system_run.out)):
@@ -85,6 +88,8 @@ def run(config: TrainConfig, command: str) -> Path | None:
     if page is not None:
         print(page.read_text())
         print(page)
+    if stopped:
+        sys.exit(128 + stopped)  # a multirun does not go on
     return page
 
 
@@ -106,16 +111,16 @@ def _warn_off_target(folder: Path) -> None:
         )
 
 
-def train_system(config: TrainConfig, command: str, windows: int) -> bool:
-    """Train and evaluate one system, unless that is done; return whether it was asked to stop before its end."""
+def train_system(config: TrainConfig, command: str, windows: int) -> int:
+    """Train and evaluate one system, unless that is done; return the signal that stopped it before its end, or 0."""
     out = Path(config.out)
     if not (out / "summary.json").exists():
-        run_training(config, command, report=write_report)
-        if not (out / "summary.json").exists():
-            return True
+        summary = run_training(config, command, report=write_report)
+        if "stopped" in summary:
+            return int(summary["stopped"])
     with claim_folder(out):
         replace_text(out / EVALUATION, json.dumps(evaluate(config, windows)) + "\n")
-    return False
+    return 0
 
 
 def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
@@ -184,8 +189,8 @@ def _check_common(config: TrainConfig) -> None:
         raise ValueError(f"compare.variants must have other names than systems, got {clashing}")
 
 
-def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> bool:
-    """Train a system in this process or in a child process; True if it was asked to stop."""
+def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> int:
+    """Train a system in this process or in a child process; return the signal that stopped it, or 0."""
     if not apart:
         return train_system(config, command, windows)
     with claim_folder(Path(config.out)):
@@ -209,7 +214,7 @@ def _train(config: TrainConfig, command: str, windows: int, *, apart: bool) -> b
         raise RuntimeError(f"the process that trained {config.out} ended with code {child.exitcode}") from None
     if isinstance(answer, BaseException):
         raise answer
-    return bool(answer)
+    return answer and (stop.signal or int(answer))  # the child got SIGTERM, whatever this process got
 
 
 def _child(settings: Any, command: str, windows: int, parent: int, send: Any) -> None:

@@ -99,7 +99,7 @@ def draw_tasks(plt: Any, rows: pd.DataFrame, entries: Sequence[str]) -> Any:
     places, rows = list(dict.fromkeys(rows.place)), rows[rows.learnable]
     means = rows.pivot_table("score", "entry", "place").reindex(index=entries, columns=places)
     lost = rows.pivot_table("forfeited", "entry", "place").reindex(index=entries, columns=places)
-    size = (1.9 + (0.46 if len(places) > 10 else 0.62) * max(1, len(places)), 1.0 + 0.27 * len(entries))
+    size = (max(4.2, 1.9 + (0.46 if len(places) > 10 else 0.62) * len(places)), 1.0 + 0.27 * len(entries))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     axes.imshow(means.to_numpy(float), cmap=shades(signed=True), vmin=-1, vmax=1, aspect="auto")
     for y, entry in enumerate(entries):

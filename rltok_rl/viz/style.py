@@ -71,7 +71,9 @@ def save_figure(figure: Any, path: Path, **options: Any) -> Path:
     dates = {"pdf": "CreationDate", "svg": "Date"}  # left out: equal pictures are equal files
     figure.savefig(path, metadata={dates[kind]: None} if kind in dates else None, **options)
     if kind == "png":  # 256 colours are a third of the bytes
-        Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+        image = Image.open(path).convert("RGB")
+        # Median cut, the default, merges the rare colours of colour keys.
+        image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
     plt.close(figure)
     return path
 

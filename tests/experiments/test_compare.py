@@ -123,7 +123,9 @@ def test_stopped_comparison_resumes_with_equal_metrics(compared, tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(MetricsTable, "add", add_and_stop)
-        compare.run(small(out, "uniform,learned"), "the command")
+        with pytest.raises(SystemExit) as ended:
+            compare.run(small(out, "uniform,learned"), "the command")
+    assert ended.value.code == 128 + signal.SIGTERM
     assert compare.done(out / "uniform") and not compare.done(out / "learned")
     assert "Not done yet: learned (" in (out / "compare.md").read_text()
     compare.run(small(out, "uniform,learned"), "the command")

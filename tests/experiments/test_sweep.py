@@ -55,6 +55,17 @@ def test_runs_are_trained_seed_by_seed_and_missing_ones_again(tmp_path, trained,
     assert sweep.main([*arguments, "optim.lr=1e-3"]) == 2 and "another configuration" in capsys.readouterr().err
 
 
+def test_a_stopped_run_ends_the_sweep(trained, tmp_path, monkeypatch):
+    def run(config: TrainConfig, command: str) -> dict[str, Any]:
+        trained.append((config, command))
+        return {"updates": 4, "bytes": 1, "stopped": 2}
+
+    monkeypatch.setattr(sweep, "run", run)
+    with pytest.raises(SystemExit) as ended:
+        sweep.main([*GRID, f"out={tmp_path}"])
+    assert ended.value.code == 130 and len(trained) == 1
+
+
 def test_mistakes_are_named_before_anything_is_trained(trained, tmp_path):
     read = sweep.read_sweep
     refused(

@@ -74,7 +74,7 @@ def test_segmenters():
 
 
 def test_files_of_runs():
-    columns = {"update", "bytes", *recording.NOTED, *recording.SPEEDS, recording.TRIALS}
+    columns = {"update", "bytes", *recording.NOTED, *recording.FURTHER}
     columns |= {name for path in RESULTS.rglob("metrics.csv") for name in path.read_text().split("\n")[0].split(",")}
     assert not unexplained(columns)
     summary = dict_keys(run._train)

@@ -41,10 +41,8 @@ NOTED = (
     *HELD_OUT,
 )
 """Columns of ``metrics.csv`` after ``update`` and ``bytes``; a run that began with fewer keeps its own."""
-SPEEDS = ("bytes_per_second", "mfu")
-"""Further columns on GPUs."""
-TRIALS = "trials"
-"""A further column with estimators that have trials."""
+FURTHER = ("bytes_per_second", "mfu", "trials", "loss_critic", "kl_approx", "clip_fraction", "ESS")
+"""Columns that only some runs have: on GPUs, with trials, a critic, or PPO."""
 TRAINED_ON = "trained_on"
 """Key of a checkpoint: the SHA-256 of its documents."""
 
@@ -144,7 +142,7 @@ class Recorder:
         if last.update == trainer.updates and (self._reached_snapshot() or trainer.done):
             snapshot = self.take_snapshot()
         if trainer.processes.main:
-            columns = self.table.columns[2:] or (*NOTED, *(name for name in (*SPEEDS, TRIALS) if name in metrics))
+            columns = self.table.columns[2:] or (*NOTED, *(name for name in FURTHER if name in metrics))
             row = {name: metrics.get(name, math.nan) for name in columns}  # without a policy some are missing
             held_out = {name: snapshot[name] for name in HELD_OUT if name in row and name in snapshot}
             self.table.add(last.update, last.bytes_done, row | held_out)

@@ -46,6 +46,9 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
         if (out / "config.yaml").exists() and (out / "metrics.csv").exists():
             status = "is finished" if (out / "summary.json").exists() else "was stopped: resume=true resumes it"
             raise FileExistsError(f"out={out} holds a run, which {status}; choose another folder for a new one")
+        if (out / "config.yaml").exists() and not list_checkpoints(out / "checkpoints"):
+            for name in LOGS:  # of a run that failed before its first update, such as one of a custom estimator
+                (out / name).unlink(missing_ok=True)
         return False, "", None
     if not (out / "config.yaml").exists():
         if (out / "metrics.csv").exists():

@@ -68,6 +68,8 @@ def test_distribution_equals_torch():
 
 def test_forced_boundaries():
     policy = BernoulliBoundary(torch.tensor([-50.0, -50.0]), forced=torch.tensor([True, False]))
+    several = policy.sample((3,))
+    assert torch.equal(policy.log_prob(several), policy.log_prob(policy.sample()).expand(3, 2))
     assert policy.sample().tolist() == policy.mode.tolist() == [1, 0]
     assert policy.log_prob(torch.tensor([1, 0]))[0] == 0 == policy.entropy()[0]
     for each in (policy, policy.expand((3, 2))):

@@ -283,5 +283,6 @@ def test_switch_has_its_first_language_and_mistakes_are_named():
         ),
         (lambda: env.step(2), ValueError, r"actions must be 0 or 1, of shape \[1\]"),
         (lambda: [env.step(0) for _ in range(5)], RuntimeError, "step was called after the end of the episode"),
+        (lambda: env.reset(options={"text": "abc"}), ValueError, r"options may hold \[\], got \['text'\]"),
         (lambda: TaskGym("delay").step(0), RuntimeError, "step was called before reset"),
     )

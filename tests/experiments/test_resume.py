@@ -26,12 +26,14 @@ from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.runs.record import HELD_OUT, LOGS
 from rltok_rl.experiments.runs.resume import check_same_run
 from rltok_rl.experiments.runs.run import run
+from rltok_rl.experiments.runs.saved_options import read_options
 from rltok_rl.experiments.studies import soak
 from safetensors.torch import load
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rltok_rl.data import CacheError, local_prose
 from rltok_rl.models import UNet
+from rltok_rl.training import Trainer
 from rltok_rl.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rltok_rl.training.metrics import MetricsTable
 from rltok_rl.training.snapshots import Snapshots
@@ -318,6 +320,19 @@ def test_folder_with_a_run_is_refused_with_its_state(whole, tmp_path):
     (folder / "summary.json").unlink()
     with pytest.raises(FileExistsError, match="which was stopped: resume=true resumes it"):
         run(config, "")
+
+
+def test_a_run_that_failed_before_its_first_update_is_replaced(tmp_path, monkeypatch):
+    """As while an estimator is being written, whose options change."""
+    config = configured(*UNRESUMED, f"out={tmp_path}/run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "run", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(config, "")
+    assert (tmp_path / "run" / "samples.jsonl").exists() and not (tmp_path / "run" / "metrics.csv").exists()
+    other = configured(*UNRESUMED, "estimator.gamma=0.5", f"out={tmp_path}/run")
+    assert "stopped" not in run(other, "")
+    assert read_options(tmp_path / "run" / "config.yaml").estimator.gamma == 0.5
 
 
 def test_changed_texts_are_not_resumed(tmp_path, monkeypatch, capsys):

@@ -78,6 +78,8 @@ class UNet(Pretrained, nn.Module):
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
+        if not isinstance(config, UNetConfig):
+            raise TypeError(f"config must be a UNetConfig, such as preset('tiny'), got {config!r:.80}")
         self.config = config
         self.embedding = nn.Embedding(config.num_ids, config.width)
         self.encoder = LayerStack(config, config.num_encoder_layers, config.byte_mlp_ratio)

@@ -71,6 +71,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     runs: dict[str, RunFolder] = {}
     of_last_seed: dict[str, RunFolder] = {}
     systems: dict[str, dict[int, dict[str, Any]]] = {}
+    methods: dict[str, dict[str, Any]] = {}
     for path in comparisons(folder):
         folders = {name: read_run(path / name) for name in evaluated_systems(path)}
         for row, run in zip(system_rows(folders), folders.values(), strict=True):
@@ -78,6 +79,11 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
             rows = systems.setdefault(name, {})
             if seed in rows:
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
+            method = _method(run)
+            first = methods.setdefault(name, method)
+            for option in [option for option in method if method[option] != first.get(option)]:
+                values = f"{first.get(option)!r}, and {method[option]!r} in {run.path}"
+                raise ValueError(f"{option} of {name!r} must be equal in all seeds, got {values}")
             rows[seed] = {**row, "entropy": entropy_at_shares(run), **provenance(run)}
             runs[f"{name} {path.name}"] = of_last_seed[name] = run
     reference = preferred_reference(systems)
@@ -86,6 +92,8 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     content = _content(list(runs.values()), options, {name: dict(sorted(systems[name].items())) for name in order})
     if earlier is not None:
         content = with_earlier(content, earlier)
+    for system in content["systems"]:
+        _require_equal_budgets(system["name"], system["rows"])
     written = json.dumps(content, indent=None, separators=(",", ":")) + "\n"
     page = seeds_page(content)  # first: nothing is replaced if this fails
     replace_text(folder / TABLE, written)
@@ -102,6 +110,15 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
             draw_differences(differences, (folder / DIFFERENCES).with_suffix(f".{suffix}"), reference=table.reference)
     replace_text(folder / PAGE, page)
     return folder / PAGE
+
+
+def _require_equal_budgets(name: str, rows: Mapping[int, Mapping[str, Any]]) -> None:
+    """Require that the seeds of a system have equal total FLOPs, within 2 %."""
+    totals = {seed: row["flops"] + (row.get("tried_flops") or 0.0) for seed, row in rows.items()}
+    least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
+    if totals[most] > 1.02 * totals[least]:
+        got = " and ".join(f"{with_unit(totals[seed], 'FLOPs')} in seed {seed}" for seed in (least, most))
+        raise ValueError(f"total FLOPs of {name!r} must be equal in all seeds, got {got}")
 
 
 def _content(

@@ -271,6 +271,20 @@ def test_systems_are_added_to_an_earlier_page(folder, no_figure):
         write_seeds_page(parts[1], earlier=earlier)
 
 
+def test_seeds_of_one_system_have_one_method_and_one_budget(folder, no_figure):
+    summary = json.loads((folder / "1" / "uniform" / "summary.json").read_text())
+    rewrite(folder / "1" / "uniform" / "summary.json", flops=2 * summary["flops"])
+    with pytest.raises(
+        ValueError, match="total FLOPs of 'uniform' must be equal in all seeds, got .* in seed 0 and .* 1"
+    ):
+        write_seeds_page(folder)
+    rewrite(folder / "1" / "uniform" / "summary.json", flops=summary["flops"])
+    config = folder / "2" / "uniform" / "config.yaml"
+    config.write_text(re.sub(r"\n  lr: [\d.]+", "\n  lr: 0.25", config.read_text()))
+    with pytest.raises(ValueError, match="optim.lr of 'uniform' must be equal in all seeds, got .*, and 0.25 in .*"):
+        write_seeds_page(folder)
+
+
 def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):
     content = json.loads((write_seeds_page(folder).parent / "compare-seeds.json").read_text())
     before = (folder / "compare-seeds.json").read_bytes()

@@ -169,7 +169,12 @@ class ReturnEstimator(ValueEstimatorBase):
         self, view: View, params: TensorDictBase | None, target_params: TensorDictBase | None
     ) -> tuple[Tensor, Tensor]:
         """What the baseline is applied to, and the value target, [*B, T] each."""
-        returns = self._returns(view)
+        returns, expected = self._returns(view), view.read(under_next(self.tensor_keys.reward)).shape
+        if not isinstance(returns, Tensor) or returns.shape != expected:
+            shown = [*returns.shape] if isinstance(returns, Tensor) else type(returns).__name__
+            raise ValueError(
+                f"{type(self).__name__}._returns must return the shape of the rewards, {[*expected]}, got {shown}"
+            )
         return returns, returns
 
     def _returns(self, view: View) -> Tensor:

@@ -433,6 +433,15 @@ def test_custom_estimators():
         with pytest.raises(ValueError, match=words):
             estimator(td)
 
+    class Shorter(ReturnEstimator):
+        def _returns(self, view):
+            return super()._returns(view)[:, 1:]
+
+    with pytest.raises(
+        ValueError, match=r"Shorter\._returns must return the shape of the rewards, \[4, 12\], got \[4, 11\]"
+    ):
+        Shorter(gamma=0.9)(td)
+
 
 def test_refusals():
     def returned(**options):

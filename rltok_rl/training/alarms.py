@@ -32,10 +32,11 @@ class Alarms:
         """Return the warnings about ``loss``, ``grad_norm``, ``rate`` and ``entropy``, as far as they are there."""
         for name in ("loss", "grad_norm"):
             if not math.isfinite(metrics.get(name, 0.0)):
-                raise TrainingFailed(
-                    f"{name} is {metrics[name]} at update {update}: lower the learning rate, lengthen the warm-up, or "
-                    f"train in float32; the last checkpoint is from before"
-                )
+                remedy = "lower the learning rate, lengthen the warm-up, or train in float32; the last checkpoint is"
+                remedy += " from before"
+                if update == 1:  # no step has been made yet
+                    remedy = "look at the reward, the estimator and the baseline, whose values must be finite"
+                raise TrainingFailed(f"{name} is {metrics[name]} at update {update}: {remedy}")
         warnings = []
         rate, entropy = metrics.get("rate"), metrics.get("entropy")
         if rate is not None:

@@ -190,6 +190,8 @@ def test_alarms_go_off_once_until_recovery():
     assert alarms.check(bad, 4) == alarms.check(good, 5) == []
     assert [alarms.check({"rate": 0.01}, n) for n in (6, 7)] == [[], []]
     assert "vanished" in alarms.check({"rate": 0.01}, 8)[0]
+    with pytest.raises(TrainingFailed, match="loss is nan at update 1: look at the reward, the estimator and the base"):
+        alarms.check({"loss": math.nan}, 1)  # no step could have spoilt the weights
     with pytest.raises(TrainingFailed, match="loss is nan at update 9"):
         alarms.check({"loss": math.nan}, 9)
     for values in [bad, bad, good] * 2:  # counts begin anew with every recovery

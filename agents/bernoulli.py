@@ -75,9 +75,8 @@ class BernoulliBoundary(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Compute the log-probability of decisions of any dtype, 0 where forced."""
         logits, value = torch.broadcast_tensors(self.logits, value)
-        forced = (
-            None if self.forced is None else self.forced.expand(logits.shape)
-        )  # samples may have further dimensions
+        # Samples may have further dimensions.
+        forced = None if self.forced is None else self.forced.expand(logits.shape)
         return boundary_log_prob(logits, value, forced=forced)
 
     def entropy(self) -> Tensor:

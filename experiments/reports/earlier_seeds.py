@@ -44,12 +44,8 @@ def with_earlier(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     systems.sort(key=lambda system: system["name"] == reference)  # the reference comes last
     of_policies = _merged_options(earlier["systems"], content["systems"], path)
     varying = {option.removeprefix(MODEL_FIELD) for changed in of_policies.values() for option in changed}
-    of_data, of_model = (
-        content["data"].keys() | earlier["data"].keys(),
-        content["model"].keys() & earlier["model"].keys(),
-    )
-    # Fewer systems share more fields of the model.
-    for name, names in (("data", of_data), ("model", of_model - varying)):
+    in_both = content["model"].keys() & earlier["model"].keys()  # fewer systems share more fields of the model
+    for name, names in (("data", content["data"].keys() | earlier["data"].keys()), ("model", in_both - varying)):
         for field in sorted(names):
             _require_equal(f"{name}.{field}", content[name].get(field), earlier[name].get(field), path)
     merged_systems = []

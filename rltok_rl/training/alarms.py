@@ -32,10 +32,12 @@ class Alarms:
         """Return the warnings about ``loss``, ``grad_norm``, ``rate`` and ``entropy``, as far as they are there."""
         for name in ("loss", "grad_norm"):
             if not math.isfinite(metrics.get(name, 0.0)):
-                remedy = "lower the learning rate, lengthen the warm-up, or train in float32; the last checkpoint is"
-                remedy += " from before"
-                if update == 1:  # no step has been made yet
-                    remedy = "look at the reward, the estimator and the baseline, whose values must be finite"
+                remedy = (
+                    "look at the reward, the estimator and the baseline, whose values must be finite"
+                    if update == 1  # no step has been made yet
+                    else "lower the learning rate, lengthen the warm-up, or train in float32; the last checkpoint is "
+                    "from before"
+                )
                 raise TrainingFailed(f"{name} is {metrics[name]} at update {update}: {remedy}")
         warnings = []
         rate, entropy = metrics.get("rate"), metrics.get("entropy")

@@ -33,7 +33,7 @@ from rltok_rl.experiments.reports.paired import Difference, bootstrap_text, inte
 from rltok_rl.experiments.reports.provenance import provenance, provenance_notes
 from rltok_rl.experiments.reports.seed_table import SeedTable, preferred_reference, rate_notes, seeds_table
 from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
-from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, estimator_name
+from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, equal_budgets, total_flops
 from rltok_rl.experiments.run_config import GROUPS
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
@@ -69,7 +69,6 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     ``earlier`` is the ``compare-seeds.json`` of a page that the runs are added to; it has no curves, so none are drawn.
     """
     runs: dict[str, RunFolder] = {}
-    of_last_seed: dict[str, RunFolder] = {}
     systems: dict[str, dict[int, dict[str, Any]]] = {}
     methods: dict[str, dict[str, Any]] = {}
     for path in comparisons(folder):
@@ -80,15 +79,15 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
             if seed in rows:
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
             method = _method(run)
-            first = methods.setdefault(name, method)
-            for option in [option for option in method if method[option] != first.get(option)]:
-                values = f"{first.get(option)!r}, and {method[option]!r} in {run.path}"
-                raise ValueError(f"{option} of {name!r} must be equal in all seeds, got {values}")
+            for option, (mine, first) in _unlike(method, methods.setdefault(name, method)).items():
+                got = f"{first!r}, and {mine!r} in {run.path}"
+                raise ValueError(f"{option} of {name!r} must be equal in all seeds, got {got}")
             rows[seed] = {**row, "entropy": entropy_at_shares(run), **provenance(run)}
-            runs[f"{name} {path.name}"] = of_last_seed[name] = run
+            runs[f"{name} {path.name}"] = run
     reference = preferred_reference(systems)
     order = sorted(systems, key=lambda name: name == reference)  # the reference comes last
-    options = differing_options({name: of_last_seed[name] for name in order})
+    has_policy = {row["system"] for rows in systems.values() for row in rows.values() if row["estimator"] != "-"}
+    options = differing_options({name: methods[name] for name in order if name in has_policy})
     content = _content(list(runs.values()), options, {name: dict(sorted(systems[name].items())) for name in order})
     if earlier is not None:
         content = with_earlier(content, earlier)
@@ -114,10 +113,9 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
 
 def _require_equal_budgets(name: str, rows: Mapping[int, Mapping[str, Any]]) -> None:
     """Require that the seeds of a system have equal total FLOPs, within 2 %."""
-    totals = {seed: row["flops"] + (row.get("tried_flops") or 0.0) for seed, row in rows.items()}
-    least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
-    if totals[most] > 1.02 * totals[least]:
-        got = " and ".join(f"{with_unit(totals[seed], 'FLOPs')} in seed {seed}" for seed in (least, most))
+    totals = {seed: total_flops(row) for seed, row in rows.items()}
+    if not equal_budgets(totals.values()):
+        got = " and ".join(f"{with_unit(flops, 'FLOPs')} in seed {seed}" for seed, flops in totals.items())
         raise ValueError(f"total FLOPs of {name!r} must be equal in all seeds, got {got}")
 
 
@@ -142,17 +140,21 @@ def _content(
     }
 
 
-def differing_options(runs: Mapping[str, RunFolder]) -> dict[str, dict[str, Any]]:
-    """Return the options of the method that learned policies do not share: all of the first, what differs of others."""
-    learned = {name: _method(run) for name, run in runs.items() if estimator_name(run) != "-"}
-    first = next(iter(learned.values()), {})
+def differing_options(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the options of learned policies that they do not share: all of the first, what differs of others."""
+    first = next(iter(methods.values()), {})
     unlike = {
-        name: {option: mine.get(option) for option in sorted({*mine, *first}) if mine.get(option) != first.get(option)}
-        for name, mine in learned.items()
+        name: {option: mine for option, (mine, _) in _unlike(method, first).items()} for name, method in methods.items()
     }
     differing = sorted({option for changed in unlike.values() for option in changed})
     of_first = {option: first.get(option) for option in differing}
-    return {name: of_first if learned[name] is first else changed for name, changed in unlike.items()}
+    return {name: of_first if methods[name] is first else changed for name, changed in unlike.items()}
+
+
+def _unlike(method: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the options in which two methods differ, with both values; None where one does not have the option."""
+    both = {option: (method.get(option), first.get(option)) for option in sorted({*method, *first})}
+    return {option: values for option, values in both.items() if values[0] != values[1]}
 
 
 def _method(run: RunFolder) -> dict[str, Any]:

@@ -47,8 +47,7 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
             status = "is finished" if (out / "summary.json").exists() else "was stopped: resume=true resumes it"
             raise FileExistsError(f"out={out} holds a run, which {status}; choose another folder for a new one")
         if (out / "config.yaml").exists() and not list_checkpoints(out / "checkpoints"):
-            for name in LOGS:  # of a run that failed before its first update, such as one of a custom estimator
-                (out / name).unlink(missing_ok=True)
+            _remove_logs(out)  # of a run that failed before its first update, such as one of a custom estimator
         return False, "", None
     if not (out / "config.yaml").exists():
         if (out / "metrics.csv").exists():
@@ -64,8 +63,7 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
         if (out / "summary.json").exists():
             raise FileNotFoundError(f"{out} is finished and has no checkpoints: there is nothing to resume or repair")
         print(f"warning: {out} has no checkpoint: it begins again", file=sys.stderr)
-        for name in LOGS:
-            (out / name).unlink(missing_ok=True)
+        _remove_logs(out)
         return True, "", None
     state = load_checkpoint(checkpoint)[1]
     check_update(checkpoint, state)
@@ -74,6 +72,12 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
         if file.name in LOGS and file not in lost and file.exists():
             os.truncate(file, num_bytes)  # after a power cut, what follows need not be lines
     return True, str(checkpoint), state
+
+
+def _remove_logs(out: Path) -> None:
+    """Remove the logs of a run that begins again."""
+    for name in LOGS:
+        (out / name).unlink(missing_ok=True)
 
 
 def check_texts(out: Path, source: str, sha256: str | None, state: dict[str, Any] | None = None) -> None:

@@ -9,6 +9,7 @@ import torch
 from rltok_rl.agents import BoundaryCritic
 from rltok_rl.experiments.studies.shared_gain import SharedGain
 from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
 
 from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.models.unet import UNet
@@ -34,15 +35,12 @@ def _group(size: int, name: str, gamma: float, model: UNet, num_steps: int) -> C
     return Candidate(name, estimator, rows_per_text=size)
 
 
-def _control_variate(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    """Make a candidate of the control variate that runs train with: a regression on the early exit's losses."""
-    return Candidate(name, make_estimator("control_variate", gamma=gamma))
-
-
-def _regression(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    """A regression on the early exit's loss and entropy at each byte, and on its state."""
-    keys = (("next", "early_log_prob"), "early_entropy", "encoder_state")
-    return Candidate(name, make_estimator("control_variate", gamma=gamma, regressor_keys=keys))
+def _control_variate(
+    keys: tuple[NestedKey, ...] | None, name: str, gamma: float, model: UNet, num_steps: int
+) -> Candidate:
+    """Make a candidate that regresses returns on entries of the rollout; None: on those of runs."""
+    options = {} if keys is None else {"regressor_keys": keys}
+    return Candidate(name, make_estimator("control_variate", gamma=gamma, **options))
 
 
 def _critic(lmbda: float, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
@@ -103,8 +101,9 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "entropy_relative": partial(_plain, "leave_one_out", "entropy_relative"),
         "z_score": partial(_plain, "z_score", "early_exit"),
         "running_mean": partial(_plain, "running_mean", "early_exit"),
-        "control_variate": _control_variate,
-        "regression": _regression,
+        "control_variate": partial(_control_variate, None),
+        # On the early exit's loss and entropy at each byte, and on its state.
+        "regression": partial(_control_variate, (("next", "early_log_prob"), "early_entropy", "encoder_state")),
         "critic_td": partial(_critic, 0.95),
         "critic": partial(_critic, 1.0),
         "group_mean_2": partial(_group, 2),

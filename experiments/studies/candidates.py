@@ -7,7 +7,9 @@ from functools import partial
 
 import torch
 from rltok_rl.agents import BoundaryCritic
+from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips
 from rltok_rl.experiments.studies.shared_gain import SharedGain
+from rltok_rl.experiments.studies.sibling_trials import Coupling, SiblingTrials
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 
@@ -68,6 +70,15 @@ def _flips(num_flips: int, span: int, name: str, gamma: float, model: UNet, num_
     return Candidate(name, estimator, extra_rows=num_flips)
 
 
+def _doubly_robust(num_flips: int, span: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    estimator = DoublyRobustFlips(model, gamma=gamma, num_flips=num_flips, span=span)
+    return Candidate(name, estimator, extra_rows=num_flips, learn=lambda _: None)  # estimating fits its predictions
+
+
+def _sibling(coupling: Coupling, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    return Candidate(name, SiblingTrials(model, gamma=gamma, coupling=coupling), extra_rows=1)
+
+
 def _gain(apart: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
     return Candidate(name, TokenGain(model, gamma=gamma, apart=apart), extra_rows=1)
 
@@ -111,6 +122,10 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "group_mean_8": partial(_group, 8),
         "local_flips": partial(_flips, 3, 16),
         "local_flips_far": partial(_flips, 3, 32),
+        "doubly_robust": partial(_doubly_robust, 3, 16),
+        "sibling_trial": partial(_sibling, "independent"),
+        "sibling_trial_blocks": partial(_sibling, "blocks"),
+        "sibling_trial_antithetic": partial(_sibling, "antithetic"),
         "token_gain": partial(_gain, 2),
         "token_gain_8": partial(_shared, 8, 8, 1),
         "shared_gain_4": partial(_shared, 1, 2, 4),

@@ -69,6 +69,15 @@ class LocalFlips(Trials):
         return self.num_flips / self.every * decoding
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
+        where, weight, effect = self._flip(rollout)
+        none = torch.zeros_like(read(rollout, "logits"))
+        return none.scatter_add_(1, where, (weight * effect).to(none.dtype))
+
+    def _flip(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
+        """Flip decisions: places of F flips per row, weights of their effects, and the effects, [B, F] each.
+
+        An effect is what the rollout's decision gains over the other one. A weight is 0 where no decision was free.
+        """
         forced, probs = read(rollout, "forced"), read(rollout, "logits").sigmoid()
         drawn = read(rollout, "action").bool() | forced
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
@@ -81,7 +90,7 @@ class LocalFlips(Trials):
         value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip
         prob = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
         weight = (prob / (self.num_flips * chance.clamp(min=1e-30))).masked_fill(empty, 0.0)
-        return torch.zeros_like(probs).scatter_add_(1, where.flatten(1), (weight * value).flatten(1).to(probs.dtype))
+        return where.flatten(1), weight.flatten(1), value.flatten(1)
 
     def _choose(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """One decision per block and flipped row, and its probability; 0 in blocks without free decisions."""

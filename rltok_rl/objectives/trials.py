@@ -151,16 +151,27 @@ class Trials(ReturnEstimator):
         ``fixed`` [B, n, T] has 0, 1, or -1 for free decisions, which are drawn anew with random numbers for which the
         policy decides as in the rollout.
         """
+        return self._run_passes(rollout, fixed, self._random_numbers(rollout))
+
+    def _random_numbers(self, rollout: TensorDictBase) -> Tensor:
+        """Draw random numbers [B, T] for which the policy decides as in the rollout."""
         probs = read(rollout, "logits").sigmoid()
         drawn = read(rollout, "action").bool() | read(rollout, "forced")
-        shape = (self._rows_of_all(len(probs)), probs.shape[1])
-        fresh = torch.rand(shape, generator=self.generator, device=probs.device, dtype=probs.dtype)
-        fresh = fresh[self._own_rows(len(probs))]
+        fresh = self._uniforms(probs)
         uniforms = torch.where(drawn, fresh * probs, probs + fresh * (1 - probs))
-        uniforms = uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
-        size, narrow = self.rows_per_pass or len(drawn), self.precision is not None
+        return uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
+
+    def _uniforms(self, like: Tensor) -> Tensor:
+        """Draw random numbers in [0, 1) with the shape of this process's rows [B, T]."""
+        shape = (self._rows_of_all(len(like)), *like.shape[1:])
+        drawn = torch.rand(shape, generator=self.generator, device=like.device, dtype=like.dtype)
+        return drawn[self._own_rows(len(like))]
+
+    def _run_passes(self, rollout: TensorDictBase, fixed: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Run each row n times, with ``fixed`` decisions [B, n, T]: boundaries and log-likelihoods [B, n, T]."""
+        size, narrow = self.rows_per_pass or len(uniforms), self.precision is not None
         passes = zip(*(x.split(size) for x in (rollout, fixed, uniforms)), strict=True)
-        with torch.autocast(probs.device.type, dtype=self.precision) if narrow else nullcontext():
+        with torch.autocast(uniforms.device.type, dtype=self.precision) if narrow else nullcontext():
             boundaries, log_probs = zip(*(self._run_pass(*rows) for rows in passes), strict=True)
         return joined(boundaries), joined(log_probs)
 

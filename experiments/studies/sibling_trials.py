@@ -1,0 +1,109 @@
+"""Returns minus those of a second row of the same text that only runs forward: independent, coupled or antithetic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rltok_rl.functional.baselines import leave_one_out
+from rltok_rl.functional.policy import boundary_logits
+from rltok_rl.functional.returns import discounted_return
+from rltok_rl.models.flops import decoding_flops
+from rltok_rl.models.unet import UNet
+from rltok_rl.objectives.base import read, under_next
+from rltok_rl.objectives.trials import Trials
+from rltok_rl.utils import check_count
+
+Coupling = Literal["independent", "blocks", "antithetic"]
+_COUPLINGS = ("independent", "blocks", "antithetic")
+
+
+class SiblingTrials(Trials):
+    """Advantages over a second row of each text, which runs forward only: the language model does not learn from it.
+
+        A_t = c_t [(G_t - b_t) - (G'_t - b_t) (a_t - E[a_t | a'_t]) / (a_t - p_t)]
+
+    a' are the decisions of the second row and G' its returns; b_t is the mean of the other rows' returns. The factor of
+    G' removes what a'_t knows about a_t, so that the expected gradient is exact for gamma 1, with any coupling and with
+    lags:
+
+    - ``independent``: random numbers of its own. The factor and c_t are 1, and b cancels.
+    - ``blocks``: random numbers of its own in every other block of ``span`` bytes, those of the row elsewhere, so that
+      the two differ locally. In blocks of its own c_t is 2, elsewhere 0.
+    - ``antithetic``: 1 - u where the row has u. Then E[a | a' = 1] = max(0, p + p' - 1) / p', and c_t is 1. DisARM
+      (Dong et al. 2020) is the mean of this and the same with the rows swapped. That needs equal inputs of the two
+      decisions, so it is exact without lags only.
+
+    Two rows of a text in a batch (``baseline=group_mean``) have the first form, but train the language model twice on
+    the same text.
+
+    Args:
+        model: the U-Net of the rollout.
+        gamma: discount in [0, 1].
+        coupling: what the random numbers of the second row share with those of the first.
+        span: bytes per block.
+        **options: of :class:`~rltok_rl.objectives.trials.Trials`.
+    """
+
+    def __init__(
+        self,
+        model: UNet,
+        *,
+        gamma: float,
+        coupling: Coupling = "independent",
+        span: Annotated[int, "[1, 1e6]"] = 16,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, gamma=gamma, **options)
+        if coupling not in _COUPLINGS:
+            raise ValueError(f"coupling must be one of {list(_COUPLINGS)}, got {coupling!r}")
+        self.coupling, self.span = coupling, check_count("span", span)
+
+    def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
+        """Return the FLOPs of one forward pass of token layers, decoder and the last head."""
+        return decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second) / self.every
+
+    def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
+        forced, logits = read(rollout, "forced"), read(rollout, "logits")
+        drawn = read(rollout, "action").bool() | forced
+        uniforms, scale = self._couple(rollout)
+        fixed = torch.where(forced, 1, -1).unsqueeze(1)  # [B, 1, T]
+        boundaries, log_probs = (x.squeeze(1) for x in self._run_passes(rollout, fixed, uniforms))
+        extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
+        gained = read(rollout, under_next("final_log_prob")) - log_probs - extra_price
+        advantages = discounted_return(gained, self.gamma)  # G - G'
+        if self.coupling == "antithetic":
+            returns = discounted_return(read(rollout, under_next("reward")), self.gamma)
+            returns = leave_one_out(returns, process_group=self.process_group)  # G - b
+            share = self._unknown_share(rollout, drawn, boundaries)
+            advantages = (1 - share) * returns + share * advantages
+        return (scale * advantages).to(logits.dtype).masked_fill(forced, 0.0)
+
+    def _couple(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Return random numbers of the second row and c_t, [B, T] each."""
+        logits = read(rollout, "logits")
+        if self.coupling == "independent":
+            return self._uniforms(logits), torch.ones_like(logits)
+        uniforms = self._random_numbers(rollout)
+        if self.coupling == "antithetic":
+            return 1 - uniforms, torch.ones_like(logits)
+        block = torch.arange(logits.shape[1], device=logits.device) // self.span
+        own = block % 2 == (self._uniforms(logits[:, :1]) < 0.5).long()
+        return torch.where(own, self._uniforms(logits), uniforms), 2.0 * own
+
+    def _unknown_share(self, rollout: TensorDictBase, drawn: Tensor, boundaries: Tensor) -> Tensor:
+        """Return (a_t - E[a_t | a'_t]) / (a_t - p_t) [B, T] of antithetic decisions."""
+        rates = rollout.get("target_rate", None)
+        rates = None if rates is None else rates[:, 0, 0]
+        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)
+        base, lags = self.model.boundary_terms(states, target_rate=rates)
+        chance = boundary_logits(base, lags, boundaries, cap=self.model.boundary_cap).sigmoid()  # p'
+        probs = read(rollout, "logits").sigmoid()
+        both = F.relu(probs + chance - 1)
+        expected = torch.where(boundaries, both / chance, (probs - both) / (1 - chance))
+        decided = drawn.to(probs)
+        return (decided - expected) / (decided - probs)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.systems_page import evaluated_systems
@@ -91,6 +92,18 @@ def inside_characters(reading: Reading) -> tuple[float, float]:
     return split.share, split.chance
 
 
+def shares_by_place(reading: Reading) -> list[float]:
+    """Return the shares of drawn boundaries after the first, second and third byte of characters of three bytes.
+
+    Boundaries at other characters are left out; [] if there are none at such characters.
+    """
+    boundaries, _ = _by_byte(reading)
+    lead = reading.byte_ids & 0xF0 == 0xE0  # 1110xxxx begins a character of three bytes
+    at_place = [boundaries & F.pad(lead, (place, 0))[: len(lead)] for place in range(3)]
+    counts = torch.stack([drawn.sum() for drawn in at_place])
+    return (counts / counts.sum()).tolist() if int(counts.sum()) else []
+
+
 def _by_byte(reading: Reading) -> tuple[Tensor, Tensor]:
     """Return the boundaries [N] of the joined documents, and whether each byte had a free decision [N]."""
     boundaries, free = torch.zeros(2, len(reading.byte_ids), dtype=torch.bool)
@@ -136,8 +149,10 @@ def word_end_table(folder: Path, windows: int, *, trust_data: bool) -> str:
         cells = [f"{f1:.2f} ({chance:.2f})" for f1, chance in matches]
         inside, everywhere = inside_characters(reading)
         cells.append(f"{'-' if math.isnan(inside) else format(inside, '.2f')} ({everywhere:.2f})")
+        cells.append(", ".join(f"{share:.2f}" for share in shares_by_place(reading)) or "-")
         rows.append([system, f"{reading.rate:.3f}", *cells])
     columns = [*(f"F1 within {t} bytes (chance)" for t in TOLERANCES), "inside characters (all decisions)"]
+    columns.append("after byte 1, 2, 3 of three-byte characters")
     return markdown(["system", "boundaries per byte", *columns], rows)
 
 

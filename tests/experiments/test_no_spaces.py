@@ -14,7 +14,12 @@ from rltok_rl.experiments.compare import train_systems
 from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.studies import no_spaces
 from rltok_rl.experiments.studies.known_words import generated_language, without_spaces
-from rltok_rl.experiments.studies.no_spaces import TOLERANCES, inside_characters, word_end_matches
+from rltok_rl.experiments.studies.no_spaces import (
+    TOLERANCES,
+    inside_characters,
+    shares_by_place,
+    word_end_matches,
+)
 from rltok_rl.experiments.texts import read_texts
 
 from rltok_rl.evaluation import read_text
@@ -109,6 +114,21 @@ def test_boundaries_inside_characters_are_counted():
     assert math.isnan(inside_characters(reading)[0])
 
 
+def test_boundaries_are_counted_by_their_place_in_characters():
+    text = "é新a".encode() * 30  # two bytes, three bytes, one byte
+    reading = read_text(UNet(preset("tiny")), text, context=20)
+    place = reading.at % 6  # 2, 3 and 4: those of the character of three bytes
+    for drawn, expected in (
+        (place == 2, [1.0, 0.0, 0.0]),
+        ((place == 0) | (place == 4) | (place == 5), [0.0, 0.0, 1.0]),
+        (place < 2, []),
+    ):
+        reading.boundaries.copy_(drawn)
+        assert shares_by_place(reading) == expected
+    reading.boundaries.fill_(True)
+    assert shares_by_place(reading) == pytest.approx([1 / 3] * 3, abs=0.01)
+
+
 def test_boundaries_at_all_word_ends_match_all_of_them():
     text, ends = without_spaces(WORDS.encode() * 2)
     reading = read_text(UNet(preset("tiny")), text, context=32)
@@ -139,8 +159,9 @@ def test_systems_are_compared_with_the_words_of_held_out_books(books, tmp_path, 
     assert set(found) == {"uniform", "spacebyte"}
     marks, spaced = (found[name] for name in ("spacebyte", "uniform"))
     assert float(marks[0]) < float(spaced[0]), "a rule about spaces is left with punctuation"
-    assert spaced[-1].strip() == "0.00 (0.00)", "one character of each document has two bytes"
-    for cell in spaced[1:-1]:
+    assert spaced[-2].strip() == "0.00 (0.00)", "one character of each document has two bytes"
+    assert spaced[-1].strip() == "-", "none has three"
+    for cell in spaced[1:-2]:
         f1, chance = (float(word.strip("()")) for word in cell.split())
         assert 0 < f1 <= 1 and 0 < chance < 1
 

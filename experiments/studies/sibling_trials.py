@@ -12,7 +12,6 @@ from torch import Tensor
 from rltok_rl.functional.baselines import leave_one_out
 from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.models.flops import decoding_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.trials import Trials
@@ -63,19 +62,13 @@ class SiblingTrials(Trials):
             raise ValueError(f"coupling must be one of {list(_COUPLINGS)}, got {coupling!r}")
         self.coupling, self.span = coupling, check_count("span", span)
 
-    def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
-        """Return the FLOPs of one forward pass of token layers, decoder and the last head."""
-        return decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second) / self.every
-
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         forced, logits = read(rollout, "forced"), read(rollout, "logits")
         drawn = read(rollout, "action").bool() | forced
         uniforms, scale = self._couple(rollout)
         fixed = torch.where(forced, 1, -1).unsqueeze(1)  # [B, 1, T]
         boundaries, log_probs = (x.squeeze(1) for x in self._run_passes(rollout, fixed, uniforms))
-        extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
-        gained = read(rollout, under_next("final_log_prob")) - log_probs - extra_price
-        advantages = discounted_return(gained, self.gamma)  # G - G'
+        advantages = discounted_return(self._gained(rollout, boundaries, log_probs), self.gamma)  # G - G'
         if self.coupling == "antithetic":
             returns = discounted_return(read(rollout, under_next("reward")), self.gamma)
             returns = leave_one_out(returns, process_group=self.process_group)  # G - b

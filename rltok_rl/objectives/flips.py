@@ -12,7 +12,6 @@ from torch import Tensor
 from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.models.flops import decoding_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.trials import Trials
@@ -61,12 +60,8 @@ class LocalFlips(Trials):
         self.num_flips, self.span = check_count("num_flips", num_flips), check_count("span", span)
 
     def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
-        """Return the FLOPs of the extra rows: forward passes of token layers, decoder and the last head.
-
-        The rollout has ``num_bytes``, ``num_tokens`` and ``num_second`` tokens of tokens (None: at the target rate).
-        """
-        decoding = decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second)
-        return self.num_flips / self.every * decoding
+        """Return the FLOPs of the extra rows: ``num_flips`` passes."""
+        return self.num_flips * super().flops(num_bytes, num_tokens, num_second=num_second)
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         where, weight, effect = self._flip(rollout)

@@ -11,9 +11,8 @@ from torch import Tensor
 from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.models.flops import decoding_flops
 from rltok_rl.models.unet import UNet
-from rltok_rl.objectives.base import read, under_next
+from rltok_rl.objectives.base import read
 from rltok_rl.objectives.trials import Trials
 from rltok_rl.utils import check_count
 
@@ -47,25 +46,16 @@ class TokenGain(Trials):
         super().__init__(model, gamma=gamma, **options)
         self.apart = check_count("apart", apart)
 
-    def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
-        """Return the FLOPs of one forward pass of token layers, decoder and the last head.
-
-        The rollout has ``num_bytes``, ``num_tokens`` and ``num_second`` tokens of tokens (None: at the target rate).
-        """
-        return decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second) / self.every
-
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         return self._gains(rollout, self._choose(read(rollout, "action").bool() | read(rollout, "forced")))
 
     def _gains(self, rollout: TensorDictBase, chosen: Tensor) -> Tensor:
         """Return ``apart`` times what rows lose without the ``chosen`` boundaries [B, T] that are not forced."""
         forced = read(rollout, "forced")
-        drawn = read(rollout, "action").bool() | forced
         left_out = chosen & ~forced
         fixed = torch.where(left_out, 0, torch.where(forced, 1, -1)).unsqueeze(1)  # [B, 1, T]
         boundaries, log_probs = (x.squeeze(1) for x in self._redraw(rollout, fixed))
-        extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
-        gained = read(rollout, under_next("final_log_prob")) - log_probs - extra_price
+        gained = self._gained(rollout, boundaries, log_probs)
         ends = F.pad(left_out[:, 1:], (0, 1), value=True)  # the next boundary is left out
         return (self.apart * discounted_return(gained, self.gamma, done=ends)).masked_fill(~left_out, 0.0)
 

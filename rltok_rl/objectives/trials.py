@@ -13,9 +13,10 @@ from torch import Generator, Tensor
 
 from rltok_rl.functional.policy import boundary_entropy
 from rltok_rl.functional.reduction import masked_mean
+from rltok_rl.models.flops import decoding_flops
 from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
-from rltok_rl.objectives.base import read
+from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
 from rltok_rl.objectives.time_last import View
 from rltok_rl.ranges import check_number
@@ -31,7 +32,7 @@ class Trials(ReturnEstimator):
 
     A settled policy learns little from either, so that returns, which cost nothing, take over; trials come back if its
     entropy rises. The batch before decides, because a choice by the batch itself would depend on its decisions. A
-    subclass overrides ``_trial_advantages`` and ``flops``. The rollout must have whole texts, each row from the first
+    subclass overrides ``_trial_advantages``. The rollout must have whole texts, each row from the first
     byte of its text.
 
     Args:
@@ -80,11 +81,12 @@ class Trials(ReturnEstimator):
         self._entropy: Tensor | float = math.inf
 
     def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
-        """Return the FLOPs of the trials of a rollout.
+        """Return the FLOPs of one pass of every row that has trials: token layers, decoder and the last head.
 
-        It has ``num_bytes``, ``num_tokens`` and ``num_second`` tokens of tokens (None: at the target rate).
+        The rollout has ``num_bytes``, ``num_tokens`` and ``num_second`` tokens of tokens (None: at the target rate). A
+        subclass with another number of passes overrides this.
         """
-        raise NotImplementedError
+        return decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second) / self.every
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         """Return the advantages [B, T] of a rollout [B, T]; a subclass overrides this."""
@@ -174,6 +176,12 @@ class Trials(ReturnEstimator):
         with torch.autocast(uniforms.device.type, dtype=self.precision) if narrow else nullcontext():
             boundaries, log_probs = zip(*(self._run_pass(*rows) for rows in passes), strict=True)
         return joined(boundaries), joined(log_probs)
+
+    def _gained(self, rollout: TensorDictBase, boundaries: Tensor, log_probs: Tensor) -> Tensor:
+        """Return the rewards of a rollout minus those of one pass with other boundaries, [B, T] each."""
+        drawn = read(rollout, "action").bool() | read(rollout, "forced")
+        extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
+        return read(rollout, under_next("final_log_prob")) - log_probs - extra_price
 
     def _run_pass(self, rollout: TensorDictBase, fixed: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Return boundaries and log-likelihoods [b, n, T] of some rows, from one forward pass."""

@@ -94,7 +94,7 @@ _FIRST = {  # name, code, and what replaces it, by the test file that finds it
     ),
     "diagnostics/test_report": (
         ("discount-beyond-span", "self.gamma**self.span * F.pad", "self.gamma ** (self.span - 1) * F.pad"),
-        ("flip-price", "(log_probs - self.price * flipped)", "log_probs"),
+        ("flip-price", "extra_price = self.price * (drawn.to", "extra_price = 0.0 * (drawn.to"),
     ),
     "objectives/test_estimators": (
         ("target-critic", "params if target_params is None else target_params)", "params)"),
@@ -1915,8 +1915,8 @@ _EIGHTH = {  # chosen with the tests of the file at hand
         ("gain-leaves-out-forced", "chosen & ~forced", "chosen"),
         (
             "gain-price",
-            '("final_log_prob")) - log_probs - extra_price',
-            '("final_log_prob")) - log_probs + extra_price',
+            ".unsqueeze(1) - log_probs - extra_price",
+            ".unsqueeze(1) - log_probs + extra_price",
         ),
         (
             "gain-beyond-next",

@@ -10,13 +10,15 @@ import torch.nn.functional as F
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rltok_rl.functional.policy import recent_boundaries
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read
 from rltok_rl.objectives.flips import LocalFlips
 from rltok_rl.objectives.time_last import View
+from rltok_rl.objectives.trials import drawn_boundaries
 from rltok_rl.ranges import check_number
 
-_NUM_LAGS = 8  # earlier boundaries among the regressors
+_NUM_LAGS, _NUM_DISTANCES = 8, 9  # earlier boundaries, and classes of distances, among the regressors
 _RIDGE = 1e-2  # penalty, relative to the mean square of each regressor
 
 
@@ -46,63 +48,57 @@ class DoublyRobustFlips(LocalFlips):
     def __init__(self, model: UNet, *, gamma: float, memory: Annotated[float, "[0, 1)"] = 0.98, **options: Any) -> None:
         super().__init__(model, gamma=gamma, **options)
         self.memory = check_number("memory", memory, "[0, 1)")
-        size, device = model.config.width + 2 * _NUM_LAGS + 2, model.embedding.weight.device
+        size, device = 1 + model.config.width + _NUM_LAGS + _NUM_DISTANCES, model.embedding.weight.device
         self.register_buffer("gram", torch.zeros(size, size, dtype=torch.float64, device=device))
         self.register_buffer("moment", torch.zeros(size, dtype=torch.float64, device=device))
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
-        predicted = self._predicted(view.rollout)  # before this batch is learned from
+        slopes = self._slopes()  # before this batch is learned from
         measured = super()._advantages(returns, view)
         if not self.ran_trials:
             return measured
-        chance = self._chance(view.rollout)
-        return measured + (chance * predicted).to(measured.dtype).masked_fill(read(view.rollout, "forced"), 0.0)
+        probs, drawn = read(view.rollout, "logits").sigmoid(), drawn_boundaries(view.rollout)
+        predicted = torch.where(drawn, probs, 1 - probs) * _effects(view.rollout, slopes)
+        return measured + predicted.to(measured.dtype).masked_fill(read(view.rollout, "forced"), 0.0)
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
-        where, weight, effect = self._flip(rollout)
-        expected = self._predicted(rollout).gather(1, where)
+        where, weight, effect = self._measure_flips(rollout)
+        expected = _effects(rollout, self._slopes()).gather(1, where)
         if self.training:
             self._fit(_regressors(rollout), _sign(rollout), where, effect, weight > 0)
         none = torch.zeros_like(read(rollout, "logits"))
         return none.scatter_add_(1, where, (weight * (effect - expected)).to(none.dtype))
 
-    def _predicted(self, rollout: TensorDictBase) -> Tensor:
-        """Return s_t d(z_t), [B, T]."""
-        penalty = torch.diag_embed(_RIDGE * self.gram.diagonal() + 1e-12)
-        slopes = torch.linalg.solve(self.gram + penalty, self.moment)
-        return _sign(rollout) * (_regressors(rollout).double() @ slopes)
+    def _slopes(self) -> Tensor:
+        gram, moment = self.gram.double(), self.moment.double()
+        return torch.linalg.solve(gram + torch.diag_embed(_RIDGE * gram.diagonal() + 1e-12), moment)
 
-    def _fit(self, regressors: Tensor, sign: Tensor, where: Tensor, effect: Tensor, known: Tensor) -> None:
-        """Forget a share of what was learned before, and learn the effects [B, F] that are known."""
+    def _fit(self, regressors: Tensor, sign: Tensor, where: Tensor, effect: Tensor, measured: Tensor) -> None:
+        """Forget a share of what was learned before, and learn the effects [B, F] that were ``measured``."""
         used = regressors.gather(1, where.unsqueeze(-1).expand(-1, -1, regressors.shape[-1]))
-        used = (used * known.unsqueeze(-1)).double().flatten(0, 1)
-        learned = used.mT @ used, used.mT @ (sign.gather(1, where) * effect).double().flatten()
-        for kept, new in zip((self.gram, self.moment), learned, strict=True):
+        used = (used * measured.unsqueeze(-1)).double().flatten(0, 1)
+        sums = used.mT @ used, used.mT @ (sign.gather(1, where) * effect).double().flatten()
+        for kept, new in zip((self.gram, self.moment), sums, strict=True):
             if self.process_group is not None:
                 dist.all_reduce(new, group=self.process_group)
             kept.mul_(self.memory).add_(new)
 
-    @staticmethod
-    def _chance(rollout: TensorDictBase) -> Tensor:
-        """Return pi(a_t), [B, T]."""
-        probs = read(rollout, "logits").sigmoid()
-        return torch.where(read(rollout, "action").bool(), probs, 1 - probs)
+
+def _effects(rollout: TensorDictBase, slopes: Tensor) -> Tensor:
+    """Return the predicted effects of a rollout's decisions, s_t d(z_t), [B, T]."""
+    return _sign(rollout) * (_regressors(rollout).double() @ slopes)
 
 
 def _sign(rollout: TensorDictBase) -> Tensor:
     """Return 1 where the rollout has a boundary and -1 elsewhere, [B, T]."""
-    return torch.where(read(rollout, "action").bool() | read(rollout, "forced"), 1.0, -1.0)
+    return torch.where(drawn_boundaries(rollout), 1.0, -1.0)
 
 
 def _regressors(rollout: TensorDictBase) -> Tensor:
-    """A constant, the encoder's state, the last boundaries, and the distance of the last one: [B, T, F]."""
-    states = rollout["encoder_state"]
-    drawn = (read(rollout, "action").bool() | read(rollout, "forced")).to(states.dtype)
-    length = drawn.shape[-1]
-    lags = F.pad(drawn, (_NUM_LAGS, 0)).unfold(-1, _NUM_LAGS, 1)[..., :length, :]  # [B, T, lags], before t
-    place = torch.arange(length, device=drawn.device)
-    last = torch.where(drawn.bool(), place, -1).cummax(-1).values
-    before = F.pad(last, (1, 0), value=-1)[..., :length]
-    distance = (place - before).clamp(max=2**_NUM_LAGS).log2().floor().long()  # 0: one byte, 1: two or three, ...
-    apart = F.one_hot(distance, _NUM_LAGS + 1).to(states.dtype)
-    return torch.cat((torch.ones_like(drawn).unsqueeze(-1), states, lags, apart), -1)
+    """Return a constant, the encoder's state, the last boundaries, and the distance of the last one: [B, T, F]."""
+    states, drawn = rollout["encoder_state"], drawn_boundaries(rollout)
+    place = torch.arange(drawn.shape[-1], device=drawn.device)
+    last = F.pad(torch.where(drawn, place, -1).cummax(-1).values, (1, -1), value=-1)  # before each byte
+    distance = (place - last).clamp(max=2 ** (_NUM_DISTANCES - 1)).log2().floor().long()  # 0: one, 1: two or three, ...
+    parts = (torch.ones_like(states[..., :1]), states, recent_boundaries(drawn, _NUM_LAGS))
+    return torch.cat((*parts, F.one_hot(distance, _NUM_DISTANCES)), -1).to(states.dtype)

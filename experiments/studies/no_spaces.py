@@ -97,7 +97,8 @@ def shares_by_place(reading: Reading) -> list[float]:
 
     Boundaries at other characters are left out; [] if there are none at such characters.
     """
-    boundaries, _ = _by_byte(reading)
+    boundaries, free = _by_byte(reading)
+    boundaries &= free  # the first boundary of a window is given
     lead = reading.byte_ids & 0xF0 == 0xE0  # 1110xxxx begins a character of three bytes
     at_place = [boundaries & F.pad(lead, (place, 0))[: len(lead)] for place in range(3)]
     counts = torch.stack([drawn.sum() for drawn in at_place])

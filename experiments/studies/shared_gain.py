@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rltok_rl.objectives.base import read
 from rltok_rl.objectives.token_gain import TokenGain
+from rltok_rl.objectives.trials import drawn_boundaries
 
 
 class SharedGain(TokenGain):
@@ -47,7 +48,7 @@ class SharedGain(TokenGain):
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         forced = read(rollout, "forced")
-        drawn = read(rollout, "action").bool() | forced
+        drawn = drawn_boundaries(rollout)
         number, places = drawn.cumsum(-1), self._draw_places(drawn)
         passes = [drawn & (number % self.apart == (places + first) % self.apart) for first in range(self.num_passes)]
         gains = sum((self._gains(rollout, chosen) for chosen in passes), torch.zeros(())) / self.num_passes

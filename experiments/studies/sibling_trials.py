@@ -1,4 +1,4 @@
-"""Returns minus those of a second row of the same text that only runs forward: independent, coupled or antithetic."""
+"""Advantages over a second row of each text that runs forward only: independent, coupled or antithetic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rltok_rl.functional.policy import boundary_logits
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
-from rltok_rl.objectives.trials import Trials
+from rltok_rl.objectives.trials import Trials, below_one, drawn_boundaries
 from rltok_rl.utils import check_count
 
 Coupling = Literal["independent", "blocks", "antithetic"]
@@ -26,16 +26,16 @@ class SiblingTrials(Trials):
 
         A_t = c_t [(G_t - b_t) - (G'_t - b_t) (a_t - E[a_t | a'_t]) / (a_t - p_t)]
 
-    a' are the decisions of the second row and G' its returns; b_t is the mean of the other rows' returns. The factor of
-    G' removes what a'_t knows about a_t, so that the expected gradient is exact for gamma 1, with any coupling and with
-    lags:
+    a' are the decisions of the second row and G' its returns; b_t is the mean of the other rows' returns. The factor
+    removes the dependence of a_t on a'_t, so that the expected gradient is exact for gamma 1, with any coupling and
+    with lags:
 
-    - ``independent``: random numbers of its own. The factor and c_t are 1, and b cancels.
-    - ``blocks``: random numbers of its own in every other block of ``span`` bytes, those of the row elsewhere, so that
-      the two differ locally. In blocks of its own c_t is 2, elsewhere 0.
-    - ``antithetic``: 1 - u where the row has u. Then E[a | a' = 1] = max(0, p + p' - 1) / p', and c_t is 1. DisARM
-      (Dong et al. 2020) is the mean of this and the same with the rows swapped. That needs equal inputs of the two
-      decisions, so it is exact without lags only.
+    - ``independent``: separate random numbers. The factor and c_t are 1, and b cancels.
+    - ``blocks``: separate random numbers in every other block of ``span`` bytes, those of the row elsewhere, so that
+      the two differ locally. In blocks with separate numbers the factor is 1 and c_t is 2, elsewhere c_t is 0.
+    - ``antithetic``: 1 - u where the row has u. Then E[a | a' = 1] = max(0, p + p' - 1) / p', and c_t is 1. At least
+      two rows must have trials. DisARM (Dong et al. 2020) has the same expectation and less variance, but needs equal
+      probabilities of both decisions, which policies without lags have.
 
     Two rows of a text in a batch (``baseline=group_mean``) have the first form, but train the language model twice on
     the same text.
@@ -64,16 +64,14 @@ class SiblingTrials(Trials):
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         forced, logits = read(rollout, "forced"), read(rollout, "logits")
-        drawn = read(rollout, "action").bool() | forced
         uniforms, scale = self._couple(rollout)
         fixed = torch.where(forced, 1, -1).unsqueeze(1)  # [B, 1, T]
-        boundaries, log_probs = (x.squeeze(1) for x in self._run_passes(rollout, fixed, uniforms))
-        advantages = discounted_return(self._gained(rollout, boundaries, log_probs), self.gamma)  # G - G'
+        boundaries, log_probs = self._run_passes(rollout, fixed, uniforms)
+        gained = self._gained(rollout, boundaries, log_probs).squeeze(1)
+        advantages = discounted_return(gained, self.gamma)  # G - G'
         if self.coupling == "antithetic":
-            returns = discounted_return(read(rollout, under_next("reward")), self.gamma)
-            returns = leave_one_out(returns, process_group=self.process_group)  # G - b
-            share = self._unknown_share(rollout, drawn, boundaries)
-            advantages = (1 - share) * returns + share * advantages
+            factor = self._factor(rollout, boundaries.squeeze(1))
+            advantages = (1 - factor) * self._relative_returns(rollout) + factor * advantages
         return (scale * advantages).to(logits.dtype).masked_fill(forced, 0.0)
 
     def _couple(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor]:
@@ -83,20 +81,29 @@ class SiblingTrials(Trials):
             return self._uniforms(logits), torch.ones_like(logits)
         uniforms = self._random_numbers(rollout)
         if self.coupling == "antithetic":
-            return 1 - uniforms, torch.ones_like(logits)
+            return below_one(1 - uniforms), torch.ones_like(logits)
         block = torch.arange(logits.shape[1], device=logits.device) // self.span
-        own = block % 2 == (self._uniforms(logits[:, :1]) < 0.5).long()
-        return torch.where(own, self._uniforms(logits), uniforms), 2.0 * own
+        separate = block % 2 == (self._uniforms(logits[:, :1]) < 0.5).long()
+        return torch.where(separate, self._uniforms(logits), uniforms), 2.0 * separate
 
-    def _unknown_share(self, rollout: TensorDictBase, drawn: Tensor, boundaries: Tensor) -> Tensor:
-        """Return (a_t - E[a_t | a'_t]) / (a_t - p_t) [B, T] of antithetic decisions."""
-        rates = rollout.get("target_rate", None)
-        rates = None if rates is None else rates[:, 0, 0]
-        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)
-        base, lags = self.model.boundary_terms(states, target_rate=rates)
-        chance = boundary_logits(base, lags, boundaries, cap=self.model.boundary_cap).sigmoid()  # p'
+    def _relative_returns(self, rollout: TensorDictBase) -> Tensor:
+        """Return G_t - b_t, [B, T]."""
+        if self._rows_of_all(len(rollout)) < 2:
+            raise ValueError(
+                f"every must leave at least two rows with trials for coupling='antithetic', got {self.every} for "
+                f"{self.every} rows"
+            )
+        returns = discounted_return(read(rollout, under_next(self.tensor_keys.reward)), self.gamma)
+        return leave_one_out(returns, process_group=self.process_group)
+
+    def _factor(self, rollout: TensorDictBase, boundaries: Tensor) -> Tensor:
+        """Return (a_t - E[a_t | a'_t]) / (a_t - p_t) [B, T] for antithetic ``boundaries``."""
+        states, rates = self._states_and_rates(rollout)
+        terms = self.model.boundary_terms(states, target_rate=rates)
+        chance = boundary_logits(*terms, boundaries, cap=self.model.boundary_cap).sigmoid()  # p'
         probs = read(rollout, "logits").sigmoid()
         both = F.relu(probs + chance - 1)
         expected = torch.where(boundaries, both / chance, (probs - both) / (1 - chance))
-        decided = drawn.to(probs)
-        return (decided - expected) / (decided - probs)
+        decided = drawn_boundaries(rollout).to(probs)
+        certain = decided == probs  # rounded: the gradient of such a decision is 0
+        return torch.where(certain, 1.0, (decided - expected) / (decided - probs))

@@ -13,8 +13,8 @@ from torchrl.objectives.utils import register_value_estimator
 
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.unet import UNet
-from rltok_rl.objectives.base import read, under_next
-from rltok_rl.objectives.trials import Trials
+from rltok_rl.objectives.base import read
+from rltok_rl.objectives.trials import Trials, drawn_boundaries
 from rltok_rl.utils import check_count
 
 
@@ -64,26 +64,26 @@ class LocalFlips(Trials):
         return self.num_flips * super().flops(num_bytes, num_tokens, num_second=num_second)
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
-        where, weight, effect = self._flip(rollout)
+        where, weight, effect = self._measure_flips(rollout)
         none = torch.zeros_like(read(rollout, "logits"))
         return none.scatter_add_(1, where, (weight * effect).to(none.dtype))
 
-    def _flip(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
+    def _measure_flips(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
         """Flip decisions: places of F flips per row, weights of their effects, and the effects, [B, F] each.
 
         An effect is what the rollout's decision gains over the other one. A weight is 0 where no decision was free.
         """
-        forced, probs = read(rollout, "forced"), read(rollout, "logits").sigmoid()
-        drawn = read(rollout, "action").bool() | forced
+        forced, probs, drawn = read(rollout, "forced"), read(rollout, "logits").sigmoid(), drawn_boundaries(rollout)
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
         empty = chance == 0  # no decision of the block is free
-        flipped, log_probs = self._redraw(rollout, _flip(drawn, forced, where.masked_fill(empty, -1)))  # [B, n, T]
-        gained = read(rollout, under_next("final_log_prob")) - self.price * drawn
-        lost = gained.unsqueeze(1) - (log_probs - self.price * flipped)  # [B, n, T]
-        ahead = discounted_return(lost, self.gamma)
-        beyond = self.gamma**self.span * F.pad(ahead[..., self.span :], (0, self.span))[..., : lost.shape[-1]]
+        flipped, log_probs = self._redraw(
+            rollout, _fix_flipped(drawn, forced, where.masked_fill(empty, -1))
+        )  # [B, n, T]
+        gained = self._gained(rollout, flipped, log_probs)  # [B, n, T]
+        ahead = discounted_return(gained, self.gamma)
+        beyond = self.gamma**self.span * F.pad(ahead[..., self.span :], (0, self.span))[..., : gained.shape[-1]]
         value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip
-        prob = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(lost).gather(-1, where)  # pi(a_t)
+        prob = torch.where(drawn, probs, 1 - probs).unsqueeze(1).expand_as(gained).gather(-1, where)  # pi(a_t)
         weight = (prob / (self.num_flips * chance.clamp(min=1e-30))).masked_fill(empty, 0.0)
         return where.flatten(1), weight.flatten(1), value.flatten(1)
 
@@ -107,7 +107,7 @@ class LocalFlips(Trials):
         return (picks + start[:, None]).transpose(1, 2)[mine], chance.transpose(1, 2)[mine]
 
 
-def _flip(drawn: Tensor, forced: Tensor, where: Tensor) -> Tensor:
+def _fix_flipped(drawn: Tensor, forced: Tensor, where: Tensor) -> Tensor:
     """Fix the flipped decisions at ``where`` [B, n, blocks] (-1: none) and the forced ones: [B, n, T], -1 is free."""
     num_flips, length = where.shape[1], drawn.shape[1]
 

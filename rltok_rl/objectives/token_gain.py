@@ -13,7 +13,7 @@ from torchrl.objectives.utils import register_value_estimator
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read
-from rltok_rl.objectives.trials import Trials
+from rltok_rl.objectives.trials import Trials, drawn_boundaries
 from rltok_rl.utils import check_count
 
 
@@ -47,15 +47,14 @@ class TokenGain(Trials):
         self.apart = check_count("apart", apart)
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
-        return self._gains(rollout, self._choose(read(rollout, "action").bool() | read(rollout, "forced")))
+        return self._gains(rollout, self._choose(drawn_boundaries(rollout)))
 
     def _gains(self, rollout: TensorDictBase, chosen: Tensor) -> Tensor:
         """Return ``apart`` times what rows lose without the ``chosen`` boundaries [B, T] that are not forced."""
         forced = read(rollout, "forced")
         left_out = chosen & ~forced
         fixed = torch.where(left_out, 0, torch.where(forced, 1, -1)).unsqueeze(1)  # [B, 1, T]
-        boundaries, log_probs = (x.squeeze(1) for x in self._redraw(rollout, fixed))
-        gained = self._gained(rollout, boundaries, log_probs)
+        gained = self._gained(rollout, *self._redraw(rollout, fixed)).squeeze(1)
         ends = F.pad(left_out[:, 1:], (0, 1), value=True)  # the next boundary is left out
         return (self.apart * discounted_return(gained, self.gamma, done=ends)).masked_fill(~left_out, 0.0)
 

@@ -158,10 +158,9 @@ class Trials(ReturnEstimator):
     def _random_numbers(self, rollout: TensorDictBase) -> Tensor:
         """Draw random numbers [B, T] for which the policy decides as in the rollout."""
         probs = read(rollout, "logits").sigmoid()
-        drawn = read(rollout, "action").bool() | read(rollout, "forced")
         fresh = self._uniforms(probs)
-        uniforms = torch.where(drawn, fresh * probs, probs + fresh * (1 - probs))
-        return uniforms.clamp(max=1 - torch.finfo(probs.dtype).eps)
+        uniforms = torch.where(drawn_boundaries(rollout), fresh * probs, probs + fresh * (1 - probs))
+        return below_one(uniforms)
 
     def _uniforms(self, like: Tensor) -> Tensor:
         """Draw random numbers in [0, 1) with the shape of this process's rows [B, T]."""
@@ -177,11 +176,17 @@ class Trials(ReturnEstimator):
             boundaries, log_probs = zip(*(self._run_pass(*rows) for rows in passes), strict=True)
         return joined(boundaries), joined(log_probs)
 
+    def _states_and_rates(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor | None]:
+        """Return the encoder's states [B, T, D] and the target rates [B] of a rollout, None without any."""
+        rates = rollout.get("target_rate", None)  # [B, T, 1], constant along rows, which are whole texts
+        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)
+        return states, None if rates is None else rates[:, 0, 0]
+
     def _gained(self, rollout: TensorDictBase, boundaries: Tensor, log_probs: Tensor) -> Tensor:
-        """Return the rewards of a rollout minus those of one pass with other boundaries, [B, T] each."""
-        drawn = read(rollout, "action").bool() | read(rollout, "forced")
+        """Return the rewards of the rows minus those of their passes with other boundaries, [B, n, T] each."""
+        drawn = drawn_boundaries(rollout).unsqueeze(1)
         extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
-        return read(rollout, under_next("final_log_prob")) - log_probs - extra_price
+        return read(rollout, under_next("final_log_prob")).unsqueeze(1) - log_probs - extra_price
 
     def _run_pass(self, rollout: TensorDictBase, fixed: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Return boundaries and log-likelihoods [b, n, T] of some rows, from one forward pass."""
@@ -190,9 +195,7 @@ class Trials(ReturnEstimator):
         def repeated(x: Tensor) -> Tensor:
             return x.repeat_interleave(copies, 0)
 
-        rates = rollout.get("target_rate", None)  # [b, T, 1], constant along rows, which are whole texts
-        rates = None if rates is None else rates[:, 0, 0]
-        states = rollout["encoder_state"].to(self.model.embedding.weight.dtype)  # [b, T, D]
+        states, rates = self._states_and_rates(rollout)
         terms = (repeated(x) for x in self.model.boundary_terms(states, target_rate=rates))
         options = {"cap": self.model.boundary_cap, "forced": fixed.reshape(-1, length), "force_first": False}
         boundaries = sample_boundaries(*terms, uniforms=repeated(uniforms), **options)
@@ -200,6 +203,16 @@ class Trials(ReturnEstimator):
         decoded = self.model.decode(repeated(states), boundaries, layout=self.layout, target_rate=rates)
         log_probs = self.model.final_log_prob(decoded, repeated(rollout["next", "byte"]))
         return boundaries.unflatten(0, (-1, copies)), log_probs.unflatten(0, (-1, copies))
+
+
+def drawn_boundaries(rollout: TensorDictBase) -> Tensor:
+    """Return the boundaries [B, T] of a rollout, forced ones included."""
+    return read(rollout, "action").bool() | read(rollout, "forced")
+
+
+def below_one(uniforms: Tensor) -> Tensor:
+    """Replace 1, to which rounding may lead, by the next smaller number: samplers take [0, 1)."""
+    return uniforms.clamp(max=1 - torch.finfo(uniforms.dtype).eps)
 
 
 def _check_whole_texts(rollout: TensorDictBase) -> None:

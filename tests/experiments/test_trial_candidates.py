@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from rltok_rl.experiments.studies import sibling_trials
-from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips
+from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips, _effects
 from rltok_rl.experiments.studies.sibling_trials import SiblingTrials
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from rltok_rl.diagnostics.exact import exact_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.models.flops import decoding_flops
-from rltok_rl.objectives import LocalFlips
+from rltok_rl.objectives import LocalFlips, make_estimator
 
 from ..each import each
 from ..objectives.conftest import make_model, make_rollout, reader
@@ -23,22 +23,73 @@ from ..states import seeded
 HEAD = "boundary_head.projection.weight"
 
 
-@each(case=[("independent", 16), ("blocks", 2), ("antithetic", 16)])
-def test_second_rows_leave_the_expected_gradient_exact_with_lags(case, monkeypatch):
-    """The mean over draws is within four standard errors; the baseline is one constant for each position."""
-    (coupling, span), model, text = case, make_model(num_lags=3).double(), "to be"
-    monkeypatch.setattr(sibling_trials, "leave_one_out", lambda returns, **_: returns - returns.mean(0))
-    rollouts, generator = enumerate_rollouts(model, text)[0], seeded(5)
-    weight = rollouts["log_weight"].exp() * len(rollouts)
-    trials = SiblingTrials(model, gamma=1.0, coupling=coupling, span=span, generator=generator)
-    found = []
-    for _ in range(400):
-        advantages = trials(rollouts.detach().clone())["advantage"].squeeze(-1)
-        found.append(policy_gradient(model, rollouts, advantages * weight))
-    draws, exact = torch.stack(found), exact_gradient(model, text).policy[HEAD].flatten()
-    error = draws.std(0) / len(draws) ** 0.5
-    assert ((draws.mean(0) - exact).abs() <= 4 * error + 1e-12).all()
-    assert float(error.norm()) < 0.15 * float(exact.norm())
+@each(coupling=["independent", "blocks", "antithetic"], lags=[0, 3])
+def test_second_rows_leave_the_expected_gradient_exact(coupling, lags, monkeypatch):
+    """Summed over all pairs of strings and both places of the blocks, with a baseline that is some constant."""
+    model, text = make_model(num_lags=lags).double(), "to be"
+    monkeypatch.setattr(sibling_trials, "leave_one_out", lambda returns, **_: returns - 0.7)
+    table = enumerate_rollouts(model, text)[0].detach()
+    first, second = torch.cartesian_prod(torch.arange(len(table)), torch.arange(len(table))).unbind(1)
+    rows, others = table[first], table[second]
+    drawn, boundaries = rows["action"].bool(), others["action"].bool()
+    p, q = rows["logits"].sigmoid(), others["logits"].sigmoid()
+    of_coupling = {"independent": p * q, "blocks": torch.minimum(p, q), "antithetic": (p + q - 1).clamp(min=0)}
+    blocks = torch.arange(drawn.shape[1]).expand(drawn.shape) // 2 % 2 == 0
+    trials = SiblingTrials(model, gamma=1.0, coupling=coupling, span=2)
+    log_probs = others["next", "final_log_prob"].squeeze(-1)
+    trials._run_passes = lambda *_: (boundaries.unsqueeze(1), log_probs.unsqueeze(1))
+    gradients = []
+    for separate in (blocks, ~blocks):
+        if coupling == "blocks":
+            trials._couple = lambda rollout, scale=2.0 * separate: (rollout["logits"], scale)
+        both = torch.where(separate, p * q, of_coupling[coupling]) if coupling == "blocks" else of_coupling[coupling]
+        with_boundary = torch.where(boundaries, both, p - both)
+        joint = torch.where(drawn, with_boundary, torch.where(boundaries, q - both, 1 - p - q + both))
+        weight = joint.masked_fill(rows["forced"], 1.0).prod(1, keepdim=True)
+        assert float(weight.sum()) == pytest.approx(1)
+        advantages = trials(rows.copy())["advantage"].squeeze(-1)
+        gradients.append(policy_gradient(model, rows, advantages * weight * len(rows)))
+    exact = exact_gradient(model, text).policy[HEAD].flatten()
+    torch.testing.assert_close(sum(gradients) / 2, exact, rtol=1e-9, atol=1e-10)
+
+
+def test_antithetic_rows_have_a_baseline_of_the_other_rows():
+    """The expected decision is counted over random numbers; the discount is that of both returns."""
+    model = make_model(boundary_cap=None)
+    rollout = make_rollout(model, num_rows=5, num_steps=12).detach()
+    trials, seen = SiblingTrials(model, gamma=0.9, coupling="antithetic", generator=seeded(3)), []
+    trials._run_passes = lambda *options: seen.append(SiblingTrials._run_passes(trials, *options)) or seen[-1]
+    advantages = trials(rollout.clone())["advantage"].squeeze(-1)
+    boundaries = seen[0][0].squeeze(1)
+    drawn, forced, probs = rollout["action"].bool() | rollout["forced"], rollout["forced"], rollout["logits"].sigmoid()
+    base, lags = model.boundary_terms(rollout["encoder_state"])
+    uniforms = (torch.arange(20_000) + 0.5) / 20_000
+    returns = discounted_return(rollout["next", "reward"].squeeze(-1), 0.9)
+    earned = reader(model, rollout, 0.0)
+    other = returns - discounted_return(earned(drawn) - earned(boundaries), 0.9)
+    for row, t in (~forced).nonzero().tolist():
+        recent = boundaries[row, :t].flip(0).float()[: lags.shape[-1]]
+        chance = (base[row, t] + (recent * lags[row, t, : len(recent)]).sum()).sigmoid()
+        as_drawn = (1 - uniforms < chance) == boundaries[row, t]
+        expected = (uniforms[as_drawn] < probs[row, t]).float().mean()
+        mean = (returns[:, t].sum() - returns[row, t]) / 4
+        decided = float(drawn[row, t])
+        factor = (decided - expected) / (decided - probs[row, t])
+        value = returns[row, t] - mean - (other[row, t] - mean) * factor
+        assert float(advantages[row, t]) == pytest.approx(float(value), rel=2e-3, abs=2e-3)
+
+
+def test_antithetic_rows_survive_rounding_and_need_two_rows():
+    model = make_model(boundary_cap=None)
+    rollout = make_rollout(model, num_rows=4).detach()
+    trials = SiblingTrials(model, gamma=0.9, coupling="antithetic")
+    trials._uniforms = torch.zeros_like  # 1 - u rounds to 1
+    assert trials(rollout.clone())["advantage"].isfinite().all()
+    certain = rollout.clone().set("logits", torch.where(rollout["action"].bool(), 200.0, -200.0))
+    assert trials(certain)["advantage"].isfinite().all()
+    alone = SiblingTrials(model, gamma=0.9, coupling="antithetic", every=4)
+    with pytest.raises(ValueError, match="every must leave at least two rows with trials .* got 4 for 4 rows"):
+        alone(rollout.clone())
 
 
 def test_second_rows_share_what_their_coupling_says():
@@ -111,9 +162,22 @@ def test_predictions_learn_effects_from_earlier_batches_alone():
     torch.testing.assert_close(robust(rollout.clone())["advantage"], flips(rollout.clone())["advantage"])
     for _ in range(20):
         robust(rollout.clone())
-    where, weight, effect = robust._flip(rollout)
-    unexplained = (effect - robust._predicted(rollout).gather(1, where)).square().mean()
+    where, _, effect = robust._measure_flips(rollout)
+    unexplained = (effect - _effects(rollout, robust._slopes()).gather(1, where)).square().mean()
     assert unexplained < 0.9 * effect.square().mean()
     memory = robust.gram.clone()
     robust.eval()(rollout.clone())
     assert torch.equal(robust.gram, memory)
+    forgetful = DoublyRobustFlips(model, gamma=0.9, num_flips=2, span=8, memory=0.0, generator=seeded(1))
+    for _ in range(20):
+        forgetful(rollout.clone())
+    assert forgetful.gram[0, 0] < 0.2 * memory[0, 0], "the first regressor counts the effects that are remembered"
+
+
+def test_settled_policies_get_returns_without_predictions():
+    model = make_model()
+    rollout = make_rollout(model).detach()
+    robust = DoublyRobustFlips(model, gamma=0.9, baseline="leave_one_out", settled=10.0, generator=seeded(1))
+    robust(rollout.clone())
+    returns = make_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")
+    assert torch.equal(robust(rollout.clone())["advantage"], returns(rollout.clone())["advantage"])

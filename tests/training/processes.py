@@ -17,6 +17,8 @@ import torch.multiprocessing as mp
 from rltok_rl.agents import BoundaryCritic, RolloutPolicy
 from rltok_rl.agents.segmenters import make_segmenter
 from rltok_rl.envs import ByteBoundaryEnv
+from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips
+from rltok_rl.experiments.studies.sibling_trials import SiblingTrials
 
 from rltok_rl.data import RepeatedSource, TextSource
 from rltok_rl.models import UNet, preset
@@ -46,6 +48,8 @@ FLIPS = {
     "local_flips": LocalFlips,
     "token_gain": TokenGain,
     "budgeted_flips": partial(BudgetedFlips, baseline="leave_one_out", every=2, settled=10.0),
+    "doubly_robust": partial(DoublyRobustFlips, every=2),
+    "antithetic": lambda model, num_flips, **options: SiblingTrials(model, coupling="antithetic", **options),
 }
 UPDATE = ROWS * STEPS  # bytes
 

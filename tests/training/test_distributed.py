@@ -28,6 +28,8 @@ CASES = {
     "micro-batches": {"baseline": "z_score", "control": "price", "micro_batches": 2},
     "flips, rates": {"estimator": "local_flips", "rates": (0.1, 0.6)},
     "flips on a budget": {"estimator": "budgeted_flips"},
+    "predicted flips": {"estimator": "doubly_robust"},
+    "antithetic rows": {"estimator": "antithetic"},
     "control variate, one rate": {"estimator": "control_variate", "rates": (0.2, 0.2)},
     "epochs": {"ppo": True, "policy_epochs": 3, "warm_start_bytes": UPDATE},
     "imitation, micro-batches": {

@@ -38,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "siblings": {"baseline": "group_mean"},
     "running mean, rate control": {"baseline": "running_mean", "control": "pi"},
     "bfloat16": {"precision": "bfloat16"},
+    "predicted flips": {"estimator": "doubly_robust"},
     "critic, epochs": {**CRITIC, "policy_epochs": 3},
     "critic, warm start": {**CRITIC, "warm_start_bytes": 2 * UPDATE},
     "a rule to imitate": {"warm_start_rule": "spacebyte", "warm_start_bytes": 2 * UPDATE},

@@ -1,4 +1,4 @@
-"""Leads by size: differences from committed pages, what they grow by, and mistakes."""
+"""Differences by size: from committed pages, what they change by, marks, and mistakes."""
 
 from __future__ import annotations
 
@@ -8,78 +8,88 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib import pyplot as plt
 from rltok_rl.experiments.studies import sizes
-
-from rltok_rl.viz import size_figure
-from rltok_rl.viz.size_figure import draw_leads
-from rltok_rl.viz.style import save_figure
 
 from .results import RESULTS
 
 MAIN = RESULTS / "compare-main"
+SHOWN = ("uniform", "ours", "spacebyte", "bpe")
+Rows = dict[str, dict[str, dict[str, Any]]]
 
 
-def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """Write a copy of a committed page whose rows are changed."""
+def page(folder: Path, change: Callable[[Rows], object]) -> str:
+    """Write some systems of a committed page, with changed rows by system and seed."""
     content = json.loads((MAIN / "compare-seeds.json").read_text())
-    for system in content["systems"]:
-        for row in system["rows"].values():
-            change(row)
+    content["systems"] = [system for system in content["systems"] if system["name"] in SHOWN]
+    rows = {system["name"]: system["rows"] for system in content["systems"]}
+    change(rows)
+    content["systems"] = [system for system in content["systems"] if system["name"] in rows]
     folder.mkdir()
     (folder / "compare-seeds.json").write_text(json.dumps(content))
-    return folder
+    return str(folder)
 
 
-def larger(row: dict[str, Any]) -> None:
-    row["flops"] *= 100
-    if row["system"] == "ours":
-        row["bits_per_byte"] -= 0.06 + 0.01 * row["seed"]
+def scaled(rows: Rows, factor: float, **changes: Any) -> None:
+    for of_system in rows.values():
+        for row in of_system.values():
+            row.update({"flops": factor * row["flops"]} | changes)
 
 
-@pytest.fixture
-def pages(tmp_path) -> list[str]:
-    return [str(changed(tmp_path / "large", larger)), str(MAIN)]
+def middle(rows: Rows) -> None:
+    scaled(rows, 10)
+    for seed in "1234":
+        del rows["ours"][seed]
+    del rows["spacebyte"]
 
 
-def test_a_lead_is_paired_by_seed_and_grows_per_decade(pages, tmp_path, monkeypatch, capsys):
-    figures = []
-    monkeypatch.setattr(size_figure, "save_figure", lambda *args: figures.append(args[0]) or save_figure(*args))
+def large(rows: Rows) -> None:
+    scaled(rows, 100)
+    rows["uniform"]["2"]["rate"] = 0.21
+    for seed, row in rows["ours"].items():
+        row |= {"bits_per_byte": row["bits_per_byte"] - 0.06 - 0.01 * int(seed), "parameters": 900_000}
+
+
+def test_differences_are_paired_by_seed_and_change_per_decade(tmp_path, capsys):
+    pages = [page(tmp_path / "large", large), str(MAIN), page(tmp_path / "middle", middle)]
     out = tmp_path / "out"
-    sizes.main([f"pages=[{','.join(pages)}]", "systems=[ours,spacebyte]", f"out={out}"])
+    sizes.main([f"pages=[{','.join(pages)}]", "systems=[ours,spacebyte,bpe,hnet]", f"out={out}"])
     assert capsys.readouterr().out.strip() == str(out / "sizes.md")
     table = (out / "sizes.md").read_text()
-    assert (
-        "| ours | 239,232 | 10.5 TFLOPs | -0.041 [-0.051, -0.030] | -0.055, -0.033, -0.037, -0.041, -0.038 |" in table
-    )
-    # Two decades: (0.06 + 0.01 seed) / 2 over seeds 0 to 4, with a standard deviation of 0.005 sqrt(2.5).
-    assert "| ours | -0.040 [-0.050, -0.030] | 10.5 TFLOPs to 1.05 PFLOPs |" in table
-    assert "| spacebyte | +0.000 [+0.000, +0.000] |" in table.replace("-0.000", "+0.000")
-    leads = json.loads((out / "sizes.json").read_text())["leads"]
-    assert [(lead["system"], len(lead["by_seed"])) for lead in leads] == [("ours", 5)] * 2 + [("spacebyte", 5)] * 2
-    (axes,) = figures[0].axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["10.5", "1.05e+03"]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["ours", "spacebyte"]
-    assert not plt.get_fignums()
+    for row in (
+        "| ours | 239,232 | 10.5 TFLOPs | -0.041 [-0.051, -0.030] | -0.055, -0.033, -0.037, -0.041, -0.038 |",
+        "| ours | 239,232 | 105 TFLOPs | -0.055 | -0.055 |",
+        "| ours | 900,000 | 1.05 PFLOPs | -0.121 [-0.138, -0.104] | -0.115, -0.103, -0.117 †, -0.131, -0.138 |",
+        # Two decades: (0.06 + 0.01 seed) / 2 over seeds 0 to 4, whose standard deviation is 0.005 sqrt(2.5).
+        "| ours | -0.040 [-0.050, -0.030] | 10.5 TFLOPs to 1.05 PFLOPs, 5 seeds |",
+        "| bpe * | 239,232 | 10.5 TFLOPs |",
+        "| hnet | - | - |",
+    ):
+        assert row in table, row
+    assert "| spacebyte | 239,232 | 105 TFLOPs |" not in table and table.count("| spacebyte |") == 3
+    written = json.loads((out / "sizes.json").read_text())["differences"]
+    assert [(row["system"], len(row["by_seed"])) for row in written][:5] == [
+        *(("ours", count) for count in (5, 1, 5)),
+        *[("spacebyte", 5)] * 2,
+    ]
+    assert (out / "sizes.png").stat().st_size > 1000
 
 
-def test_mistakes_are_named(pages, tmp_path):
-    def of_pages(*folders: object, **options: Any) -> None:
-        sizes.read_sizes(sizes.Options(pages=[str(folder) for folder in folders], **options))
+def test_mistakes_are_named(tmp_path):
+    other = page(tmp_path / "large", large)
 
-    def longer(row: dict[str, Any]) -> None:
-        larger(row)
-        row["counts"] = [1, *row["counts"]]
+    def refused(message: str, *pages: object, **options: Any) -> None:
+        with pytest.raises(ValueError, match=message):
+            sizes.read_sizes(sizes.Options(pages=[str(folder) for folder in pages], **options))
 
-    with pytest.raises(ValueError, match="pages must be at least two different folders, got"):
-        of_pages(MAIN, MAIN)
-    with pytest.raises(ValueError, match="pages must have the same held-out text"):
-        of_pages(MAIN, changed(tmp_path / "longer", longer))
-    with pytest.raises(ValueError, match="pages must differ in total FLOPs"):
-        of_pages(MAIN, changed(tmp_path / "equal", lambda row: None))
-    with pytest.raises(ValueError, match="systems must be among .*'hnet'.*, got 'horus'"):
-        of_pages(*pages, systems=["ours", "horus"])
-    with pytest.raises(ValueError, match="pages must have 'uniform'.*compare-fresh-scale has"):
-        of_pages(MAIN, RESULTS / "compare-fresh-scale")
-    with pytest.raises(ValueError, match="leads must be at least one, got none"):
-        draw_leads([], tmp_path / "sizes.png", reference="uniform")
+    refused("pages must be at least two different folders, got", MAIN, MAIN)
+    refused("pages must have 'uniform'.*compare-fresh-scale has", MAIN, RESULTS / "compare-fresh-scale")
+    changes: dict[str, tuple[Callable[[Rows], object], str]] = {
+        "text": (lambda rows: scaled(rows, 10, counts=[1, 2]), "pages must have the same held-out text"),
+        "rate": (lambda rows: scaled(rows, 10, target_rate=0.3), "pages must have the same target rate"),
+        "close": (lambda rows: scaled(rows, 1.01), "pages must differ by over 2 % in total FLOPs"),
+        "uneven": (lambda rows: rows["ours"]["1"].update(flops=1e13), "equal total FLOPs in all systems; those of"),
+    }
+    for name, (change, message) in changes.items():
+        refused(message, MAIN, page(tmp_path / name, change))
+    for systems in ([], ["ours", "horus"], ["ours", "ours"], ["uniform"]):
+        refused("systems must be some of .*'spacebyte'.*, each once, got", MAIN, other, systems=systems)

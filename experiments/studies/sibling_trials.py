@@ -99,8 +99,8 @@ class SiblingTrials(Trials):
     def _factor(self, rollout: TensorDictBase, boundaries: Tensor) -> Tensor:
         """Return (a_t - E[a_t | a'_t]) / (a_t - p_t) [B, T] for antithetic ``boundaries``."""
         states, rates = self._states_and_rates(rollout)
-        terms = self.model.boundary_terms(states, target_rate=rates)
-        chance = boundary_logits(*terms, boundaries, cap=self.model.boundary_cap).sigmoid()  # p'
+        base, lags = self.model.boundary_terms(states, target_rate=rates)
+        chance = boundary_logits(base, lags, boundaries, cap=self.model.boundary_cap).sigmoid()  # p'
         probs = read(rollout, "logits").sigmoid()
         both = F.relu(probs + chance - 1)
         expected = torch.where(boundaries, both / chance, (probs - both) / (1 - chance))

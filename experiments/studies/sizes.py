@@ -107,9 +107,9 @@ def growth(sizes: Sequence[Size], system: str) -> tuple[Difference | None, str]:
     slopes = [
         {seed: value / decades for seed, value in size.differences(system).items()} for size in (largest, smallest)
     ]
-    of = f"{with_unit(smallest.flops, 'FLOPs')} to {with_unit(largest.flops, 'FLOPs')}"
+    between = f"{with_unit(smallest.flops, 'FLOPs')} to {with_unit(largest.flops, 'FLOPs')}"
     change = paired_over_seeds(*slopes)
-    return change, of if change is None else f"{of}, {change.pairs} seeds"
+    return change, between if change is None else f"{between}, {change.pairs} seeds"
 
 
 def write_page(options: Options, command: str) -> Path:
@@ -129,7 +129,10 @@ def write_page(options: Options, command: str) -> Path:
             scale = (f"{first['parameters']:,}", with_unit(size.flops, "FLOPs"))
             rows.append([name, *scale, interval(difference), seeds])
             content.append({"system": system, "flops": size.flops, "page": size.page, "by_seed": by_seed})
-    growths = [[system, *growth(sizes, system)] for system in options.systems]
+    changes = []
+    for system in options.systems:
+        change, between = growth(sizes, system)
+        changes.append([system, interval(change), between])
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     draw_sizes(points, out / FIGURE, reference="evenly spaced boundaries")
@@ -139,7 +142,7 @@ def write_page(options: Options, command: str) -> Path:
         markdown(["system", "parameters", "total FLOPs", "minus evenly spaced", "each seed"], rows),
         "Change of these differences for ten times the FLOPs, between the smallest and the largest size alone, over "
         "the seeds of both. Negative: a system gains on evenly spaced boundaries.",
-        markdown(["system", "change", "sizes"], [[system, interval(change), of] for system, change, of in growths]),
+        markdown(["system", "change", "sizes"], changes),
         bullets(
             [
                 "Bits per byte on the same held-out text; negative is better. Differences are paired over seeds, with "

@@ -66,8 +66,7 @@ class DoublyRobustFlips(LocalFlips):
         expected = _effects(rollout, self._slopes()).gather(1, where)
         if self.training:
             self._fit(_regressors(rollout), _sign(rollout), where, effect, weight > 0)
-        none = torch.zeros_like(read(rollout, "logits"))
-        return none.scatter_add_(1, where, (weight * (effect - expected)).to(none.dtype))
+        return self._sum_by_byte(rollout, where, weight * (effect - expected))
 
     def _slopes(self) -> Tensor:
         gram, moment = self.gram.double(), self.moment.double()

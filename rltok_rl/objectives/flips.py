@@ -65,8 +65,13 @@ class LocalFlips(Trials):
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         where, weight, effect = self._measure_flips(rollout)
+        return self._sum_by_byte(rollout, where, weight * effect)
+
+    @staticmethod
+    def _sum_by_byte(rollout: TensorDictBase, where: Tensor, values: Tensor) -> Tensor:
+        """Sum the values of flips [B, F] by the byte where they are: [B, T]."""
         none = torch.zeros_like(read(rollout, "logits"))
-        return none.scatter_add_(1, where, (weight * effect).to(none.dtype))
+        return none.scatter_add_(1, where, values.to(none.dtype))
 
     def _measure_flips(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
         """Flip decisions: places of F flips per row, weights of their effects, and the effects, [B, F] each.
@@ -76,10 +81,8 @@ class LocalFlips(Trials):
         forced, probs, drawn = read(rollout, "forced"), read(rollout, "logits").sigmoid(), drawn_boundaries(rollout)
         where, chance = self._choose((probs * (1 - probs)).masked_fill(forced, 0.0))  # [B, n, blocks] each
         empty = chance == 0  # no decision of the block is free
-        flipped, log_probs = self._redraw(
-            rollout, _fix_flipped(drawn, forced, where.masked_fill(empty, -1))
-        )  # [B, n, T]
-        gained = self._gained(rollout, flipped, log_probs)  # [B, n, T]
+        fixed = _fix_flipped(drawn, forced, where.masked_fill(empty, -1))
+        gained = self._gained(rollout, *self._redraw(rollout, fixed))  # [B, n, T]
         ahead = discounted_return(gained, self.gamma)
         beyond = self.gamma**self.span * F.pad(ahead[..., self.span :], (0, self.span))[..., : gained.shape[-1]]
         value = (ahead - beyond).gather(-1, where)  # [B, n, blocks] sums over the span from each flip

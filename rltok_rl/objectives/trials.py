@@ -32,8 +32,8 @@ class Trials(ReturnEstimator):
 
     A settled policy learns little from either, so that returns, which cost nothing, take over; trials come back if its
     entropy rises. The batch before decides, because a choice by the batch itself would depend on its decisions. A
-    subclass overrides ``_trial_advantages``. The rollout must have whole texts, each row from the first
-    byte of its text.
+    subclass overrides ``_trial_advantages``. The rollout must have whole texts, each row from the first byte of its
+    text.
 
     Args:
         model: the U-Net of the rollout.

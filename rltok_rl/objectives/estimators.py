@@ -6,6 +6,7 @@ Each reads rewards from a rollout, calls one function of :mod:`rltok_rl.function
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -82,7 +83,12 @@ class ReturnEstimator(ValueEstimatorBase):
     ) -> None:
         super().__init__(value_network=value_network, differentiable=differentiable, device=device)
         self.gamma = gamma
-        self.baseline = as_baseline(baseline, **baseline_options)
+        try:
+            self.baseline = as_baseline(baseline, **baseline_options)
+        except TypeError as error:  # a misspelt option of the estimator arrives as one of the baseline
+            if hints := [hint for name in baseline_options if (hint := did_you_mean(name, self._option_names()))]:
+                raise TypeError(f"{error}{hints[0]}") from None
+            raise
         if self.baseline is not no_baseline and self._overrides_advantages and not self.uses_baseline:
             raise ValueError(
                 f"baseline must be 'none' with {type(self).__name__}, whose own _advantages takes its place, "
@@ -90,6 +96,11 @@ class ReturnEstimator(ValueEstimatorBase):
                 f"if it asks for one)"
             )
         self.mask_key, self.process_group, self.time_dim = mask_key, process_group, time_dim
+
+    @classmethod
+    def _option_names(cls) -> list[str]:
+        made = [inspect.signature(kind.__init__) for kind in cls.__mro__ if issubclass(kind, ReturnEstimator)]
+        return [option.name for one in made for option in one.parameters.values() if option.kind is option.KEYWORD_ONLY]
 
     @property
     def gamma(self) -> float:

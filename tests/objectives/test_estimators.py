@@ -458,6 +458,8 @@ def test_refusals():
         (returned(baseline=partial(Seen(), decay=1)), TypeError, "must be a module itself, not a partial of one"),
         (returned(baseline=Seen(), group_size=2), TypeError, r"only .* by name .* \['group_size'\] with 'Seen'"),
         (returned(baseline="group_mean"), TypeError, r"'group_mean' must fit, got \[\]: missing .*'group_size'"),
+        (returned(baseline="batch_mean", mask_kye=None), TypeError, r"\['mask_kye'\]: .*; did you mean 'mask_key'\?"),
+        (returned(baseline="batch_mean", threshold=1), TypeError, r"'batch_mean' .*unexpected .* 'threshold'$"),
         (lambda: make_estimator("control_variate", gamma=0.9, baseline=Seen()), ValueError, "must be 'none' .* 'Seen'"),
         (
             lambda: make_estimator("discounted_retrun"),

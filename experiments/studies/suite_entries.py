@@ -51,7 +51,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""
-RECIPES = {"paper": 0.99, "paper@0.9": 0.9, "released": 0.99, "released@0.9": 0.9, "tuned": 0.9, "ours": 0.9}
+RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "ours": 0.9}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {
     ORACLE: (f"segmenter.name={__name__}:Oracle",),
@@ -59,7 +59,7 @@ FIXED: dict[str, tuple[str, ...]] = {
     "random": ("actor=random",),
     "entropy-spike": ("segmenter=entropy-spike",),
     "entropy-threshold": ("segmenter=entropy-threshold",),
-    **dict.fromkeys(RECIPES, ()),
+    **dict.fromkeys(("paper", "paper@0.9", "released", "released@0.9", "tuned", "ours"), ()),
 }
 """Options of the entries that have no estimator to choose."""
 GAMMA = 0.9
@@ -109,7 +109,9 @@ class Even(Segmenter):
 
 
 def entry_overrides(name: str) -> tuple[str, ...]:
-    """Return the options of an entry: a key of ``FIXED``, or ``ESTIMATOR@GAMMA``.
+    """Return the options of an entry: a key of ``FIXED``, ``RECIPE@GAMMA`` or ``ESTIMATOR@GAMMA``.
+
+    Options of a recipe are no overrides of the run, and :func:`cell_config` adds them.
 
     Example:
         >>> entry_overrides("leave_one_out@0.95")
@@ -118,22 +120,29 @@ def entry_overrides(name: str) -> tuple[str, ...]:
     if name in FIXED:
         return FIXED[name]
     estimator, _, gamma = name.rpartition("@")
-    try:
-        discount = float(gamma)
-    except ValueError:
-        discount = math.nan
+    discount = _discount(gamma)
+    if estimator in RECIPES and 0.0 <= discount <= 1.0:
+        return ()
     if is_import_path(estimator):
         import_path("estimator", estimator)  # before hours of training
-    elif estimator not in ESTIMATORS:
+    elif estimator not in ESTIMATORS and estimator not in RECIPES:
         suffix = gamma if estimator else f"{GAMMA:g}"  # the one part of a name without @ is in gamma
         near = did_you_mean(name, [*FIXED, *(f"{known}@{suffix}" for known in ESTIMATORS)])
         raise ValueError(
-            f"entries must be among {[*FIXED]}, or ESTIMATOR@GAMMA with an estimator among {[*ESTIMATORS]} or "
-            f"module:Class, got {name!r}{near}"
+            f"entries must be among {[*FIXED]}, RECIPE@GAMMA, or ESTIMATOR@GAMMA with an estimator among "
+            f"{[*ESTIMATORS]} or module:Class, got {name!r}{near}"
         )
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"gamma must lie in [0, 1], got {gamma!r} in entry {name!r}")
     return (*ESTIMATORS.get(estimator, (*_RETURN, f"estimator.name={estimator}")), f"estimator.gamma={discount:g}")
+
+
+def _discount(text: str) -> float:
+    """Return the number that follows @ in the name of an entry, or nan."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def check_estimators(names: Sequence[str]) -> None:
@@ -165,9 +174,10 @@ def cell_config(
 ) -> TrainConfig:
     """Return the configuration of a cell's run, which ends after ``flops``, trials included."""
     config, named = deepcopy(_composed((*BASE, *entry_overrides(entry), *overrides))), override_names(overrides)
-    if entry in RECIPES:
-        config = _with_recipe(config, entry.partition("@")[0], keep=named)
-        config.estimator.gamma = RECIPES[entry]
+    recipe, _, gamma = entry.partition("@")
+    if recipe in RECIPES:
+        config = _with_recipe(config, recipe, keep=named)
+        config.estimator.gamma = _discount(gamma) if gamma else RECIPES[recipe]
     data = config.data
     if "data.num_steps" not in named:
         data.num_steps = TASKS[task].num_steps[grade - 1]

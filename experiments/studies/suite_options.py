@@ -41,7 +41,7 @@ class SuiteOptions:
     grades: list[int] = field(default_factory=list)
     """Grades of each task, 1 to 4; default: those of the budget."""
     entries: list[str] = field(default_factory=list)
-    """Entries in addition to ``oracle`` and ``uniform``: rules, recipes, or ``ESTIMATOR@GAMMA``; default: all."""
+    """Beside ``oracle`` and ``uniform``: rules, recipes, ``RECIPE@GAMMA`` or ``ESTIMATOR@GAMMA``; default: all."""
     estimator: list[str] = field(default_factory=list)
     """Estimators, baselines of the discounted return, or ``module:Class``, each with every ``gamma``."""
     gamma: list[float] = field(default_factory=list)

@@ -23,6 +23,7 @@ from rltok_rl.experiments.studies.suite_entries import (
     Oracle,
     cell_config,
     drawn_bytes,
+    entry_overrides,
 )
 from rltok_rl.experiments.studies.suite_options import read_suite_options
 
@@ -104,7 +105,18 @@ def test_every_entry_trains_with_the_sizes_and_the_rate_of_its_task(entry):
     whole = cell_config("nest", 3, entry, flops=1e9)
     assert whole.data.num_steps == 256 and whole.model.overrides["boundary_cap"] is None
     assert (whole.rate.control, whole.rate.coefficient, whole.rate.options) == ("binomial", 1.0, {})
-    assert entry in RECIPES or whole.model.overrides["boundary_scale"] == 1.0  # policies learn at one speed
+    speed = whole.model.overrides["boundary_scale"]
+    assert entry.partition("@")[0] in RECIPES or speed == 1.0  # policies learn at one speed
+
+
+def test_recipes_take_any_discount():
+    plain, other = cell_config("nest", 3, "ours", flops=1e9), cell_config("nest", 3, "ours@0.95", flops=1e9)
+    assert (plain.estimator.gamma, other.estimator.gamma) == (0.9, 0.95)
+    other.estimator.gamma = 0.9
+    assert other == plain == cell_config("nest", 3, "ours@0.9", flops=1e9)
+    for name in ("ours@1.5", "ours@", "ours@much", "paper@0.9@0.9", "@0.9"):
+        with pytest.raises(ValueError, match="entries must be among|gamma must lie in"):
+            entry_overrides(name)
 
 
 def test_overrides_reach_recipes_too():

@@ -61,7 +61,7 @@ def _critic(lmbda: float, name: str, gamma: float, model: UNet, num_steps: int) 
             optimizer.step()
 
     weights = sum(p.numel() for p in critic.parameters() if p.dim() == 2)
-    passes = 1 + 3 * steps  # one to estimate; forward and backward for each training step
+    passes = 2 + 3 * steps  # values before and after each step; forward and backward for each training step
     return Candidate(name, estimator, learn=learn, flops_per_byte=2.0 * passes * weights)
 
 

@@ -29,7 +29,7 @@ from rltok_rl.experiments.studies.pages import draw_figures, write_page
 from rltok_rl.experiments.studies.toy import get_toy
 
 from rltok_rl.data import TextSource, local_code
-from rltok_rl.diagnostics.estimator_report import estimator_report
+from rltok_rl.diagnostics.estimator_report import estimator_report, train_candidates
 from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.models.unet import UNet
@@ -94,15 +94,16 @@ def truth_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict
     """Correlate advantages with the true advantage of single decisions, resampled and counterfactual."""
     texts = source.draw(16, study.num_steps + 1, torch.Generator().manual_seed(study.seed + 29)).byte_ids
     candidates = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
-    # Candidates that learn would memorise these few texts.
-    candidates = [candidate for candidate in candidates if candidate.learn is None]
+    # On other texts: they would memorise these few.
+    meter = GradientMeter(model, source, study.num_rows, study.num_steps, seed=study.seed)
+    candidates = train_candidates(meter.rollouts(4000), candidates, study.warm_up)
     result: dict[str, Any] = {}
     shared: Any = {"gamma": study.gamma, "seed": study.seed}
-    if candidates and study.samples:
+    if study.samples:
         shared["progress"] = StepLines("resampled truth:", lines=20)
         sizes: Any = {"num_samples": study.samples, "num_judged": study.judged}
         result["resampled"] = asdict(resampled_correlation(model, texts, candidates, **sizes, **shared))
-    if candidates and study.flip_batches:
+    if study.flip_batches:
         shared["progress"] = StepLines("counterfactual truth:", lines=20)
         rollouts = TextRollouts(model, source, num_rows=16, num_steps=study.num_steps, seed=study.seed + 3000)
         sizes = {"num_batches": study.flip_batches, "num_positions": 48, "pairs": 2}

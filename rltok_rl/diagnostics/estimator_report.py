@@ -6,12 +6,12 @@ Shapes: B rows, T decisions, K batches, P weights of the boundary head.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from rltok_rl.diagnostics.exact import remembers
 from rltok_rl.diagnostics.gradient_quality import Comparison, Signal, compare, policy_gradient, signal_to_noise
@@ -35,6 +35,11 @@ class Candidate:
     extra_rows: float = 0.0  # forward passes without encoder and gradient that the estimator needs per row
     flops_per_byte: float = 0.0  # further FLOPs per byte: a critic's forward passes and updates
     learn: Callable[[TensorDictBase], None] | None = None  # trains a critic on batches: judged ones and warm-up
+
+    @property
+    def learns(self) -> bool:
+        """Whether a batch changes what it does with the next one."""
+        return self.learn is not None or remembers(self.estimator)
 
     def advantages(self, rollout: TensorDictBase, *, price: float = 0.0) -> Tensor:
         """Compute the advantages [B, T] of a rollout, which is unchanged; a boundary costs ``price`` nats."""
@@ -101,17 +106,9 @@ def collect_gradients(
     if len(set(names)) != len(names):
         raise ValueError(f"candidates must have different names, got {sorted(n for n in names if names.count(n) > 1)}")
     gradients: dict[str, list[Tensor]] = {name: [] for name in names}
-    groups = sorted({candidate.rows_per_text for candidate in candidates})
+    learners = [candidate for candidate in candidates if candidate.learns]
     for number in range(warm_up + num_batches):
-        for rows in groups:
-            members = [candidate for candidate in candidates if candidate.rows_per_text == rows]
-            if number < warm_up:
-                members = [
-                    candidate for candidate in members if candidate.learn is not None or remembers(candidate.estimator)
-                ]
-            if not members:
-                continue
-            rollout = draw(rows)
+        for rollout, members in _batches(draw, candidates if number >= warm_up else learners):
             for candidate in members:
                 advantages = candidate.advantages(rollout)
                 if number >= warm_up:
@@ -119,6 +116,26 @@ def collect_gradients(
         if progress is not None:
             progress(number + 1, warm_up + num_batches)
     return {name: torch.stack(each).double() for name, each in gradients.items()}
+
+
+@torch.no_grad()
+def train_candidates(draw: Draw, candidates: Sequence[Candidate], num_batches: int) -> list[Candidate]:
+    """Let candidates learn from ``num_batches`` of a draw, and return them as they are then: they learn no more."""
+    learners = [candidate for candidate in candidates if candidate.learns]
+    for _ in range(num_batches):
+        for rollout, members in _batches(draw, learners):
+            for candidate in members:
+                candidate.advantages(rollout)
+    for candidate in learners:
+        if isinstance(candidate.estimator, nn.Module):
+            candidate.estimator.eval()
+    return [replace(candidate, learn=None) for candidate in candidates]
+
+
+def _batches(draw: Draw, candidates: Sequence[Candidate]) -> Iterator[tuple[TensorDictBase, list[Candidate]]]:
+    """Draw one rollout for each number of rows per text, with the candidates that it is for."""
+    for rows in sorted({candidate.rows_per_text for candidate in candidates}):
+        yield draw(rows), [candidate for candidate in candidates if candidate.rows_per_text == rows]
 
 
 def estimator_report(

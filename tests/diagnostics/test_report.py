@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from rltok_rl.data import TextSource
-from rltok_rl.diagnostics.estimator_report import Candidate, collect_gradients, estimator_report
+from rltok_rl.diagnostics.estimator_report import Candidate, collect_gradients, estimator_report, train_candidates
 from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient, signal_to_noise
 from rltok_rl.functional.likelihood import byte_log_prob
@@ -217,6 +217,24 @@ def test_what_remembers_is_warmed_up(enumerated):
         advantages = Candidate("mean", again).advantages(rollout)
     torch.testing.assert_close(found["mean"][0], policy_gradient(model, rollout, advantages))
     torch.testing.assert_close(made.baseline.total, again.baseline.total)
+
+
+def test_trained_candidates_learn_no_more(enumerated):
+    model, _ = enumerated
+    made = ReturnEstimator(gamma=1.0, baseline="running_mean", num_steps=7)
+    learned: list[int] = []
+    members = [
+        Candidate("mean", made),
+        Candidate("critic", turned, learn=lambda _: learned.append(1)),
+        Candidate("plain", ReturnEstimator(gamma=1.0, baseline="leave_one_out"), rows_per_text=2),
+    ]
+    draw = EnumeratedRollouts(model, TEXTS, num_rows=8, seed=0)
+    trained = train_candidates(draw, members, 3)
+    total = made.baseline.total.clone()
+    assert len(learned) == 3 and total.any() and [one.name for one in trained] == ["mean", "critic", "plain"]
+    for one in trained:
+        one.advantages(draw(one.rows_per_text))
+    assert len(learned) == 3 and torch.equal(made.baseline.total, total)
 
 
 def test_a_reward_that_needs_the_entropy_is_not_given_something_else():

@@ -57,7 +57,7 @@ def test_candidates_estimate_what_their_names_say():
     gains = [candidates[name] for name in ("token_gain_8", "shared_gain_4", "shared_gain_8")]
     assert [(each.extra_rows, each.rows_per_text) for each in gains] == [(8, 1), (1, 4), (1, 8)]
     one_pass = 2 * (model.config.width * 128 + 128)
-    assert candidates["critic"].flops_per_byte == one_pass * (1 + 4 * 3)  # one estimate, four training steps
+    assert candidates["critic"].flops_per_byte == one_pass * (2 + 4 * 3)  # values before and after a step, four training steps
 
 
 def test_passes_leave_out_every_token_once_and_rows_of_a_text_share_effects():
@@ -149,15 +149,17 @@ def test_the_command_writes_tables_and_figures(tmp_path):
     assert set(report["exact"]["tables"]) == {"0.5", "1.0"}
     assert set(report["truth"]) == {"resampled", "counterfactual"}
     for truth in report["truth"].values():
-        assert set(truth["correlations"]) == {"paper", "group_mean_4", "local_flips"} and truth["reliability"] < 1
+        assert set(truth["correlations"]) == {"paper", "group_mean_4", "critic", "local_flips"}
+        assert truth["reliability"] < 1
     assert report["options"]["num_rows"] == 8
     for name in ("signal", "gamma", "truth"):
         assert (tmp_path / "out" / f"{name}.png").stat().st_size > 2_500
     assert "Correlation with the counterfactual advantage" in done.stdout
 
 
-def test_learning_estimators_alone_have_no_truth_to_compare(tmp_path):
+def test_without_samples_there_is_no_truth_to_compare(tmp_path):
     options = {**QUICK, "exact_texts": 0, "num_rows": 4, "gammas": [1.0], "estimators": ["critic"], "updates": 2}
+    options |= {"samples": 0, "flip_batches": 0}
     out = run(EstimatorOptions(**options, toy=str(tmp_path / "toy"), out=str(tmp_path / "out")), "")
     assert not (out / "truth.png").exists() and "`critic`" in (out / "estimators.md").read_text()
 

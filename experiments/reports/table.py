@@ -254,16 +254,17 @@ def equal_budgets(flops: Iterable[float]) -> bool:
 
 
 def flops_with_trials(flops: float, tried: float | None) -> str:
-    """Format total FLOPs with the share of an estimator's trials; None if trials were not recorded.
+    """Format total FLOPs with the share of an estimator's trials, if it is visible; None if they were not recorded.
 
     Example:
-        >>> flops_with_trials(10e12, 4e12), flops_with_trials(10e12, 0.0)
+        >>> flops_with_trials(10e12, 4e12), flops_with_trials(10e12, 1e9)
         ('14.0 TFLOPs (29 % trials)', '10.0 TFLOPs')
     """
     total = with_unit(flops + (tried or 0.0), "FLOPs")
     if tried is None:
         return f"{total} + trials not recorded"
-    return f"{total} ({100 * tried / (flops + tried):.0f} % trials)" if tried else total
+    share = f"{100 * tried / (flops + tried):.0f}" if tried else "0"
+    return total if share == "0" else f"{total} ({share} % trials)"
 
 
 def loss_curves(runs: Mapping[str, RunFolder]) -> pd.DataFrame:

@@ -41,8 +41,8 @@ def _control_variate(
     keys: tuple[NestedKey, ...] | None, name: str, gamma: float, model: UNet, num_steps: int
 ) -> Candidate:
     """Make a candidate that regresses returns on entries of the rollout; None: on those of runs."""
-    options = {} if keys is None else {"regressor_keys": keys}
-    return Candidate(name, make_estimator("control_variate", gamma=gamma, **options))
+    estimator = make_estimator("control_variate", gamma=gamma, **({} if keys is None else {"regressor_keys": keys}))
+    return Candidate(name, estimator, flops_per_byte=estimator.fit_flops(model.config.width))
 
 
 def _critic(lmbda: float, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:

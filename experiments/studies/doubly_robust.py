@@ -52,6 +52,12 @@ class DoublyRobustFlips(LocalFlips):
         self.register_buffer("gram", torch.zeros(size, size, dtype=torch.float64, device=device))
         self.register_buffer("moment", torch.zeros(size, dtype=torch.float64, device=device))
 
+    def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
+        """Return the FLOPs of the extra rows, of predictions, and of their fit to what was measured."""
+        size, measured = len(self.moment), self.num_flips / (self.span * self.every)
+        own = 2.0 * size * (1 + 1 / self.every) + 2.0 * size**2 * measured
+        return super().flops(num_bytes, num_tokens, num_second=num_second) + own * num_bytes
+
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
         slopes = self._slopes()  # before this batch is learned from
         measured = super()._advantages(returns, view)

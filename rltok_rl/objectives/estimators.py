@@ -233,6 +233,11 @@ class ControlVariateReturn(ReturnEstimator):
         self.regressor_keys, self.hindsight = tuple(keys), hindsight
         self.ridge, self.folds = ridge, folds
 
+    def fit_flops(self, width: int) -> float:
+        """Return the FLOPs per byte of fit and prediction, with encoder states of ``width`` and other entries of 1."""
+        size = sum(width if key == "encoder_state" else 1 for key in self.regressor_keys) * (1 + self.hindsight)
+        return 2.0 * (size + 2) ** 2 + 2.0 * size  # products of (1, z, G) with themselves; z with slopes
+
     @property
     def in_keys(self) -> list[NestedKey]:
         """Rewards and regressors."""

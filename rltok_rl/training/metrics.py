@@ -146,8 +146,8 @@ class UpdateFlops:
         """Count them, before the model is sharded.
 
         Trials are those of the policy term's estimator, if it has any; a warm start has none. A ``reference`` is one
-        decoding of every rollout, counted at the rollout's rate. ``learning`` is the critic, and the encoder and the
-        boundary head in further ``policy_epochs``.
+        decoding of every rollout, counted at the rollout's rate. ``learning`` is the critic, the fit of a control
+        variate, and the encoder and the boundary head in further ``policy_epochs``.
         """
         estimator = loss.policy_estimator
         trial_flops = getattr(estimator, "flops", None)
@@ -155,6 +155,8 @@ class UpdateFlops:
         values = 0.0 if critic is None else 2.0 * count_matrices(critic)  # one pass
         # The estimator reads values before and after each step once; every epoch trains critic and policy.
         learning = 2 * values + 3 * policy_epochs * values + 3 * (policy_epochs - 1) * scoring_flops(model, 1)
+        fit_flops = getattr(estimator, "fit_flops", None)
+        learning += 0.0 if fit_flops is None else fit_flops(model.config.width)
         units = ((1, 0, 0), (0, 1, 0), (0, 0, 1))  # a byte, a token, a token of tokens
         per_byte, *levels = [update_flops(model, n, tokens, num_second=second) for n, tokens, second in units]
         if segmenter is not None:

@@ -57,7 +57,7 @@ def test_candidates_estimate_what_their_names_say():
     gains = [candidates[name] for name in ("token_gain_8", "shared_gain_4", "shared_gain_8")]
     assert [(each.extra_rows, each.rows_per_text) for each in gains] == [(8, 1), (1, 4), (1, 8)]
     one_pass = 2 * (model.config.width * 128 + 128)
-    assert candidates["critic"].flops_per_byte == one_pass * (2 + 4 * 3)  # values before and after a step, four training steps
+    assert candidates["critic"].flops_per_byte == one_pass * (2 + 4 * 3)  # values around a step, four updates
 
 
 def test_passes_leave_out_every_token_once_and_rows_of_a_text_share_effects():

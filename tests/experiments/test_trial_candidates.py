@@ -121,6 +121,10 @@ def test_second_rows_share_what_their_coupling_says():
 def test_flops_are_those_of_one_pass_and_mistakes_are_refused():
     model = make_model()
     assert SiblingTrials(model, gamma=0.9, every=4).flops(10, 6) == decoding_flops(model, 10, 6) / 4
+    robust = DoublyRobustFlips(model, gamma=0.9, num_flips=2, span=5, every=4)
+    size = 1 + model.config.width + 8 + 9  # predictions of all rows and of those with trials, one effect per ten bytes
+    own = 10 * 2 * size * 1.25 + 2 * size**2
+    assert robust.flops(10, 6) == pytest.approx(2 * decoding_flops(model, 10, 6) / 4 + own)
     with pytest.raises(ValueError, match=r"coupling must be one of \['independent', .*got 'twins'"):
         SiblingTrials(model, gamma=0.9, coupling="twins")
     with pytest.raises(ValueError, match="memory must lie in"):

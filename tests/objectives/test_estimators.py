@@ -8,6 +8,7 @@ import pytest
 import torch
 from rltok_rl.agents import BoundaryCritic, LearnedBoundaryActor
 from tensordict import TensorDict
+from torch.utils.flop_counter import FlopCounterMode
 from torchrl.modules import ValueOperator
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
@@ -441,6 +442,18 @@ def test_custom_estimators():
         ValueError, match=r"Shorter\._returns must return the shape of the rewards, \[4, 12\], got \[4, 11\]"
     ):
         Shorter(gamma=0.9)(td)
+
+
+@each(keys=[(("next", "early_log_prob"),), ("encoder_state", ("next", "early_log_prob"))], hindsight=[False, True])
+def test_flops_of_a_fit_are_those_of_its_matrix_products(keys, hindsight):
+    shape, width = (6, 2000), 12
+    rollout = TensorDict({"encoder_state": torch.randn(*shape, width)}, shape)
+    rollout["next"] = {key: torch.randn(*shape, 1) for key in ("reward", "early_log_prob")}
+    rollout["next", "done"] = torch.zeros(*shape, 1, dtype=torch.bool)
+    estimator = make_estimator("control_variate", gamma=0.9, regressor_keys=keys, hindsight=hindsight)
+    with FlopCounterMode(display=False) as counter:
+        estimator(rollout)
+    assert counter.get_total_flops() == pytest.approx(estimator.fit_flops(width) * 12_000, rel=0.01)
 
 
 def test_refusals():

@@ -155,6 +155,9 @@ def test_flops_of_critics_further_epochs_and_segmenters():
         assert flops.learning == pytest.approx((learning, 0.0, 0.0))
         update = trainer.update()
         assert update["total_flops"] - update["flops"] == pytest.approx(UPDATE * learning)
+    trainer = make(estimator="control_variate")
+    fit = trainer.loss.policy_estimator.fit_flops(model.config.width)
+    assert UpdateFlops.of(model, trainer.loss).learning == (fit, 0.0, 0.0) and fit > 0
     segmenter = make_segmenter("gumbel", model, hidden=8)
     entries = sum(weight.numel() for weight in segmenter.parameters() if weight.dim() == 2)
     more = UpdateFlops.of(model, trainer.loss, segmenter).passes

@@ -11,6 +11,7 @@ from rltok_rl.functional.takes import takes
 
 MOST_REGRESSORS = 2048
 """Regressors of :func:`control_variate`: a fit of F takes F^2 numbers and F^3 operations per fold."""
+_MOST_NUMBERS = 2**22  # of regressors that are in memory at a time in float64, if a row has fewer
 
 
 @takes(
@@ -48,11 +49,8 @@ def control_variate(
     shape, width = (returns.shape[:-1].numel(), returns.shape[-1]), regressors.shape[-1]
     if width > MOST_REGRESSORS:
         raise ValueError(f"regressors must be at most {MOST_REGRESSORS} per step, got {width}")
-    # In float64: products of regressors lose half of the digits.
     targets = zero_masked(returns, mask).double().reshape(shape)  # [n, T]
     real = torch.ones_like(targets) if mask is None else mask.reshape(shape).double()
-    features = (regressors if mask is None else regressors.masked_fill(~mask.unsqueeze(-1), 0.0)).double()
-    features = features.reshape(*shape, width)  # [n, T, F]
     before, num_rows = _rows_before(len(targets), process_group, returns.device)
     if num_rows < 2:
         raise ValueError(
@@ -63,15 +61,25 @@ def control_variate(
         raise ValueError(f"folds must lie in 2..{num_rows}, the number of rows, got {folds}")
     fold = (torch.arange(len(targets), device=returns.device) + before) % folds  # [n]
 
-    # One matrix per row has all sums: of 1, z, G and their products.
-    columns = torch.cat((real.unsqueeze(-1), features, targets.unsqueeze(-1)), -1)  # [n, T, 1 + F + 1]
-    sums = targets.new_zeros(folds, width + 2, width + 2).index_add(0, fold, columns.mT @ columns)
+    # In float64, because products of regressors lose half of the digits, and in parts, because that needs memory.
+    size = max(1, _MOST_NUMBERS // max(1, shape[1] * width))
+    parts = [slice(first, first + size) for first in range(0, shape[0], size)]
+
+    def features(rows: slice) -> Tensor:
+        kept = regressors.reshape(*shape, width)[rows]  # [n', T, F]
+        return (kept if mask is None else kept.masked_fill(~mask.reshape(shape)[rows].unsqueeze(-1), 0.0)).double()
+
+    sums = targets.new_zeros(folds, width + 2, width + 2)
+    for rows in parts:  # one matrix per row has all sums: of 1, z, G and their products
+        columns = torch.cat((real[rows].unsqueeze(-1), features(rows), targets[rows].unsqueeze(-1)), -1)
+        sums = sums.index_add(0, fold[rows], columns.mT @ columns)
     if process_group is not None:
         sums = sums.detach().contiguous()
         dist.all_reduce(sums, group=process_group)
     others = 1 - torch.eye(folds, dtype=sums.dtype, device=sums.device)
     constant, slopes = _fit((others @ sums.flatten(1)).view_as(sums), ridge)
-    expected = constant[fold].unsqueeze(-1) + (features @ slopes[fold].unsqueeze(-1)).squeeze(-1)
+    explained = torch.cat([(features(rows) @ slopes[fold[rows]].unsqueeze(-1)).squeeze(-1) for rows in parts])
+    expected = constant[fold].unsqueeze(-1) + explained
     return zero_masked(returns - expected.view(returns.shape), mask).to(returns.dtype)
 
 

@@ -31,6 +31,10 @@ class CriticAdvantage(ReturnEstimator):
     those of :class:`ReturnEstimator`; the baseline is applied to the advantages.
     """
 
+    rows_per_pass: int | None = None
+    """Rows whose values are computed together, to save memory; None is all. A
+    :class:`~rltok_rl.training.TrainingStep` sets the rows of a micro-batch."""
+
     def __init__(
         self, *, gamma: float, lmbda: Annotated[float, "[0, 1]"], value_network: Any = None, **options: Any
     ) -> None:
@@ -62,9 +66,10 @@ class CriticAdvantage(ReturnEstimator):
         self, view: View, params: TensorDictBase | None, target_params: TensorDictBase | None
     ) -> tuple[Tensor, Tensor]:
         keys, critic = self.tensor_keys, self.value_network
-        values = view.read_value(keys.value, critic, params)
+        rows = {"rows_per_pass": self.rows_per_pass}
+        values = view.read_value(keys.value, critic, params, **rows)
         # A tensordict has no truth value.
-        after = view.next().read_value(keys.value, critic, params if target_params is None else target_params)
+        after = view.next().read_value(keys.value, critic, params if target_params is None else target_params, **rows)
         ends = {name: view.find(under_next(getattr(keys, name))) for name in ("done", "terminated")}
         return self._combine(view, (view.read(under_next(keys.reward)), values, after), ends | {"mask": view.mask})
 

@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from tensordict.utils import NestedKey
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from torchrl.objectives import ClipPPOLoss
 
 from rltok_rl.functional.policy_gradient import clipped_ratio
@@ -50,6 +51,9 @@ class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
         forced: NestedKey = "forced"
 
     default_keys = _AcceptedKeys
+    rows_per_pass: int | None = None
+    """Rows for which the critic keeps its graph at a time, to save memory; None is all. A
+    :class:`~rltok_rl.training.TrainingStep` sets the rows of a micro-batch."""
     SUPPORTED_VALUE_ESTIMATORS = (*ClipPPOLoss.SUPPORTED_VALUE_ESTIMATORS, *NAMES)
 
     def __init__(
@@ -105,14 +109,24 @@ class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
         if self.entropy_bonus:
             losses["loss_entropy"] = self.reduce(-self.entropy_coeff * entropy, free)
         if self._has_critic:
-            error, *_ = self.loss_critic(tensordict)
-            losses["loss_critic"] = self.reduce(error.reshape(log_probs.shape), free)
+            losses["loss_critic"] = self.reduce(self._critic_error(tensordict).reshape(log_probs.shape), free)
         metrics |= {
             "entropy": self.metric(entropy, free),
             "clip_fraction": clip_fraction(log_ratios.detach(), clip, free, process_group=self.process_group),
             **self.ratio_metrics(log_ratios, free),
         }
         return TensorDict({**losses, **metrics})
+
+    def _critic_error(self, tensordict: TensorDictBase) -> Tensor:
+        """Return the critic's error at each step; with several passes, the critic runs again in the backward pass."""
+
+        def error(rows: TensorDictBase) -> Tensor:
+            return self.loss_critic(rows)[0]
+
+        if self.rows_per_pass is None or self.rows_per_pass >= len(tensordict):
+            return error(tensordict)
+        passes = tensordict.split(self.rows_per_pass)
+        return torch.cat([checkpoint(error, rows, use_reentrant=False) for rows in passes])
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> BoundaryClipPPOLoss:
         """Replace the estimator, in TorchRL's ways or by one of this package's names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any, Literal, TypeAlias
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
@@ -49,8 +50,10 @@ class View:
             stored = stored.unsqueeze(-1)
         return stored.movedim(self.time_dim, -2)
 
-    def read_value(self, key: NestedKey, critic: Any, params: TensorDictBase | None) -> Tensor:
-        """Read values [*B, T], or compute them with a critic."""
+    def read_value(
+        self, key: NestedKey, critic: Any, params: TensorDictBase | None, *, rows_per_pass: int | None = None
+    ) -> Tensor:
+        """Read values [*B, T], or compute them with a critic, ``rows_per_pass`` at a time (None: all)."""
         if self.rollout.get(key, None) is not None:
             return self.read(key)
         if critic is None:
@@ -59,7 +62,10 @@ class View:
         # A functional loss passes the parameters of its own critic, which a critic without parameters cannot use.
         usable = params is not None and any(True for _ in critic.parameters())
         with params.to_module(critic, preserve_module_state=False) if usable else nullcontext():  # type: ignore
-            return View(critic(inputs), self.time_dim, None).read(key)
+            if not rows_per_pass or self.time_dim == 0 or not inputs.batch_dims:
+                return View(critic(inputs), self.time_dim, None).read(key)
+            parts = inputs.split(rows_per_pass)
+            return torch.cat([View(critic(rows), self.time_dim, None).read(key) for rows in parts])
 
     def next(self) -> View:
         """Return the view of the entries after each step, without a mask."""

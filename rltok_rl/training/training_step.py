@@ -25,6 +25,7 @@ from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models.tokens import Layout, Packing, as_packing
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
+    CriticAdvantage,
     EarlyExitLoss,
     JointLoss,
     LanguageModelLoss,
@@ -102,8 +103,10 @@ class TrainingStep(nn.Module):
         if warm_start_rule is not None:
             _check_rule(warm_start_rule, alone=actor is None and not self.off_policy)
         for module in loss.modules():
-            if isinstance(module, Trials):  # passes of at most a rollout's rows, which round as a rollout does
+            if isinstance(module, (Trials, CriticAdvantage, BoundaryClipPPOLoss)):
+                # Passes of at most a rollout's rows, which round as a rollout does.
                 module.rows_per_pass = min(module.rows_per_pass or env.num_rows, env.num_rows)
+            if isinstance(module, Trials):
                 module.precision = precision
         self.byte_ids = torch.empty(0, dtype=torch.int64)  # [B, T] of the last rollout
         self.row_sums: list[dict[str, Tensor]] = []

@@ -13,6 +13,7 @@ from torchrl.modules import ValueOperator
 from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from rltok_rl.functional import baselines, policy_gradient, returns
+from rltok_rl.functional import control_variate as control_variate_module
 from rltok_rl.objectives import CriticAdvantage, ReturnEstimator, ZeroCritic, make_estimator
 from rltok_rl.objectives.baseline import RunningMeanBaseline, as_baseline
 
@@ -442,6 +443,19 @@ def test_custom_estimators():
         ValueError, match=r"Shorter\._returns must return the shape of the rewards, \[4, 12\], got \[4, 11\]"
     ):
         Shorter(gamma=0.9)(td)
+
+
+@each(masked=[False, True], rows=[1, 2, 3])
+def test_a_control_variate_in_parts_is_that_of_all_rows(monkeypatch, masked, rows):
+    g, features = torch.randn(7, 30, dtype=torch.float64), torch.randn(7, 30, 4)
+    mask = torch.rand(7, 30) < 0.7 if masked else None
+    g.requires_grad_()
+    found = []
+    for numbers in (2**22, rows * 30 * 4):
+        monkeypatch.setattr(control_variate_module, "_MOST_NUMBERS", numbers)
+        advantages = baselines.control_variate(g, features, mask=mask, folds=3)
+        found.append((advantages, torch.autograd.grad(advantages.square().sum(), g)[0]))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
 @each(keys=[(("next", "early_log_prob"),), ("encoder_state", ("next", "early_log_prob"))], hindsight=[False, True])

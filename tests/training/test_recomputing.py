@@ -17,7 +17,7 @@ from rltok_rl.training.options import compile_layers, recompute_layers
 
 from ..each import each
 from ..experiments.configured import QUICK, configured
-from .processes import PROSE, make, metrics_of
+from .processes import PROSE, ROWS, make, metrics_of
 
 MODELS = {
     "plain": {},
@@ -55,6 +55,24 @@ def test_gradients_are_equal_to_the_last_bit(name, layout_and_narrow):
 @each(modes=[{}, {"micro_batches": 2}, {"ppo": True, "policy_epochs": 2}])
 def test_runs_are_equal_to_the_last_bit(modes):
     assert metrics_of(make(updates=2, recompute="layers", **modes)) == metrics_of(make(updates=2, **modes))
+
+
+@each(epochs=[1, 2])
+def test_critic_reads_the_rows_of_a_micro_batch_at_a_time(epochs):
+    """For advantages and for its loss; gradients are those of all rows at once."""
+    trained = []
+    for whole in (False, True):
+        trainer = make(estimator="critic_advantage", micro_batches=3, policy_epochs=epochs)
+        policy, rows = trainer.loss.terms["policy"], []
+        if whole:
+            policy.rows_per_pass = policy._value_estimator.rows_per_pass = None
+        policy.critic_network.register_forward_pre_hook(lambda _, inputs, rows=rows: rows.append(len(inputs[0])))
+        for _ in range(2):
+            trainer.update()
+        assert set(rows) == {3 * ROWS if whole else ROWS}
+        trained.append([parameter.detach().clone() for parameter in trainer.loss.parameters()])
+    for one, other in zip(*trained, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 @each(fusing=[False, True])

@@ -70,17 +70,22 @@ def further_section(rows: pd.DataFrame, more: pd.DataFrame, compared: Mapping[st
     ]
     lines = ["## Further seeds", text, markdown(header, body)]
     if differences := _differences(pd.concat([rows, more]), list(compared)):
-        lines += ["Mean differences, with a 95 % interval of a t-test paired over seeds:", bullets(differences)]
+        lines += [
+            "Mean differences, with 95 % intervals of t-tests paired over seeds, and over tasks and grades (which takes "
+            "the cells of a seed to be independent):",
+            bullets(differences),
+        ]
     return lines
 
 
 def _differences(rows: pd.DataFrame, entries: Sequence[str]) -> list[str]:
-    """Compare entries pair by pair, seed by seed."""
+    """Compare entries pair by pair, seed by seed and place by place."""
     texts = []
     for entry, other in itertools.combinations(entries, 2):
-        gap = paired_difference(rows, entry, other, ["seed"])
-        if gap is not None and gap.error is not None:
-            texts.append(f"`{entry}` minus `{other}`: {gap.mean:.2f} ± {gap.half_width:.2f}")
+        gaps = [paired_difference(rows, entry, other, pairs) for pairs in (["seed"], ["task", "grade"])]
+        errors = [f"± {gap.half_width:.2f}" for gap in gaps if gap is not None and gap.error is not None]
+        if gaps[0] is not None and errors:
+            texts.append(f"`{entry}` minus `{other}`: {gaps[0].mean:.2f} {', '.join(errors)}")
     return texts
 
 

@@ -234,7 +234,12 @@ class ControlVariateReturn(ReturnEstimator):
         self.ridge, self.folds = ridge, folds
 
     def fit_flops(self, width: int) -> float:
-        """Return the FLOPs per byte of fit and prediction, with encoder states of ``width`` and other entries of 1."""
+        """Return the FLOPs per byte of fit and prediction on encoder states of ``width``.
+
+        Without states it is 0: a few columns are not counted, as no elementwise work is.
+        """
+        if "encoder_state" not in self.regressor_keys:
+            return 0.0
         size = sum(width if key == "encoder_state" else 1 for key in self.regressor_keys) * (1 + self.hindsight)
         return 2.0 * (size + 2) ** 2 + 2.0 * size  # products of (1, z, G) with themselves; z with slopes
 

@@ -156,6 +156,7 @@ def test_flops_of_critics_further_epochs_and_segmenters():
         update = trainer.update()
         assert update["total_flops"] - update["flops"] == pytest.approx(UPDATE * learning)
     trainer = make(estimator="control_variate")
+    trainer.loss.policy_estimator.regressor_keys = ("encoder_state",)
     fit = trainer.loss.policy_estimator.fit_flops(model.config.width)
     assert UpdateFlops.of(model, trainer.loss).learning == (fit, 0.0, 0.0) and fit > 0
     segmenter = make_segmenter("gumbel", model, hidden=8)

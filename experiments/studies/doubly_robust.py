@@ -64,9 +64,7 @@ class DoublyRobustFlips(LocalFlips):
         if not self.ran_trials:
             return measured
         probs, drawn = read(view.rollout, "logits").sigmoid(), drawn_boundaries(view.rollout)
-        passes = view.rollout.split(self.rows_per_pass or len(probs))
-        effects = torch.cat([_effects(rows, slopes) for rows in passes])
-        predicted = torch.where(drawn, probs, 1 - probs) * effects
+        predicted = torch.where(drawn, probs, 1 - probs) * _effects(view.rollout, slopes)
         return measured + predicted.to(measured.dtype).masked_fill(read(view.rollout, "forced"), 0.0)
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:

@@ -93,6 +93,8 @@ def real_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[
 def truth_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict[str, Any]:
     """Correlate advantages with the true advantage of single decisions, resampled and counterfactual."""
     texts = source.draw(16, study.num_steps + 1, torch.Generator().manual_seed(study.seed + 29)).byte_ids
+    if not study.samples and not study.flip_batches:
+        return {}
     candidates = [make_candidate(name, study.gamma, model, study.num_steps) for name in study.estimators]
     # On other texts: they would memorise these few.
     meter = GradientMeter(model, source, study.num_rows, study.num_steps, seed=study.seed)

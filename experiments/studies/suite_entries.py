@@ -127,7 +127,7 @@ def entry_overrides(name: str) -> tuple[str, ...]:
         import_path("estimator", estimator)  # before hours of training
     elif estimator not in ESTIMATORS and estimator not in RECIPES:
         suffix = gamma if estimator else f"{GAMMA:g}"  # the one part of a name without @ is in gamma
-        near = did_you_mean(name, [*FIXED, *(f"{known}@{suffix}" for known in ESTIMATORS)])
+        near = did_you_mean(name, [*FIXED, *(f"{known}@{suffix}" for known in (*ESTIMATORS, *RECIPES))])
         raise ValueError(
             f"entries must be among {[*FIXED]}, RECIPE@GAMMA, or ESTIMATOR@GAMMA with an estimator among "
             f"{[*ESTIMATORS]} or module:Class, got {name!r}{near}"

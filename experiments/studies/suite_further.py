@@ -71,8 +71,8 @@ def further_section(rows: pd.DataFrame, more: pd.DataFrame, compared: Mapping[st
     lines = ["## Further seeds", text, markdown(header, body)]
     if differences := _differences(pd.concat([rows, more]), list(compared)):
         lines += [
-            "Mean differences, with 95 % intervals of t-tests paired over seeds, and over tasks and grades (which takes "
-            "the cells of a seed to be independent):",
+            "Mean differences, with 95 % intervals of t-tests paired over seeds, and over tasks and grades (which "
+            "takes the cells of a seed to be independent):",
             bullets(differences),
         ]
     return lines

@@ -120,7 +120,11 @@ def collect_gradients(
 
 @torch.no_grad()
 def train_candidates(draw: Draw, candidates: Sequence[Candidate], num_batches: int) -> list[Candidate]:
-    """Let candidates learn from ``num_batches`` of a draw, and return them as they are then: they learn no more."""
+    """Let candidates learn from ``num_batches`` of a draw, and return them without their ``learn``.
+
+    Estimators change in place, and those that are modules are in evaluation mode afterwards; functions that have a
+    memory keep it.
+    """
     learners = [candidate for candidate in candidates if candidate.learns]
     for _ in range(num_batches):
         for rollout, members in _batches(draw, learners):

@@ -63,11 +63,13 @@ def control_variate(
 
     # In float64, because products of regressors lose half of the digits, and in parts, because that needs memory.
     size = max(1, _MOST_NUMBERS // max(1, shape[1] * width))
-    parts = [slice(first, first + size) for first in range(0, shape[0], size)]
+    parts = [slice(first, first + size) for first in range(0, max(1, shape[0]), size)]
+    known = regressors.reshape(*shape, width)
+    kept = None if mask is None else mask.reshape(*shape, 1)
 
     def features(rows: slice) -> Tensor:
-        kept = regressors.reshape(*shape, width)[rows]  # [n', T, F]
-        return (kept if mask is None else kept.masked_fill(~mask.reshape(shape)[rows].unsqueeze(-1), 0.0)).double()
+        """Return regressors [n', T, F]."""
+        return (known[rows] if kept is None else known[rows].masked_fill(~kept[rows], 0.0)).double()
 
     sums = targets.new_zeros(folds, width + 2, width + 2)
     for rows in parts:  # one matrix per row has all sums: of 1, z, G and their products

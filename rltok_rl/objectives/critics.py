@@ -66,10 +66,11 @@ class CriticAdvantage(ReturnEstimator):
         self, view: View, params: TensorDictBase | None, target_params: TensorDictBase | None
     ) -> tuple[Tensor, Tensor]:
         keys, critic = self.tensor_keys, self.value_network
-        rows = {"rows_per_pass": self.rows_per_pass}
-        values = view.read_value(keys.value, critic, params, **rows)
+        rows = self.rows_per_pass
+        values = view.read_value(keys.value, critic, params, rows_per_pass=rows)
         # A tensordict has no truth value.
-        after = view.next().read_value(keys.value, critic, params if target_params is None else target_params, **rows)
+        params = params if target_params is None else target_params
+        after = view.next().read_value(keys.value, critic, params, rows_per_pass=rows)
         ends = {name: view.find(under_next(getattr(keys, name))) for name in ("done", "terminated")}
         return self._combine(view, (view.read(under_next(keys.reward)), values, after), ends | {"mask": view.mask})
 

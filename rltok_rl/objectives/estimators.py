@@ -234,7 +234,7 @@ class ControlVariateReturn(ReturnEstimator):
         self.ridge, self.folds = ridge, folds
 
     def fit_flops(self, width: int) -> float:
-        """Return the FLOPs per byte of fit and prediction on encoder states of ``width``.
+        """Return the FLOPs per byte of fit and prediction on encoder states of ``width``, for few folds and long texts.
 
         Without states it is 0: a few columns are not counted, as no elementwise work is.
         """

@@ -19,6 +19,7 @@ from rltok_rl.functional.reduction import zero_masked
 from rltok_rl.objectives.base import read
 from rltok_rl.objectives.estimators import ESTIMATORS, OLD_ESTIMATORS, check_estimator
 from rltok_rl.objectives.policy_loss import PolicyLoss, advantages_of, score_actions
+from rltok_rl.objectives.time_last import split_rows
 
 NAMES = (*ESTIMATORS, *OLD_ESTIMATORS)
 """Estimators of this package, also by their old names."""
@@ -121,11 +122,12 @@ class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
         """Return the critic's error at each step; with several passes, the critic runs again in the backward pass."""
 
         def error(rows: TensorDictBase) -> Tensor:
-            return self.loss_critic(rows)[0]
+            return self.loss_critic(rows.copy())[0]  # which writes values that it reads when it runs again
 
-        if self.rows_per_pass is None or self.rows_per_pass >= len(tensordict):
+        names, last = tensordict.names, tensordict.batch_dims - 1
+        passes = split_rows(tensordict, self.rows_per_pass, names.index("time") if "time" in names else last)
+        if len(passes) == 1:
             return error(tensordict)
-        passes = tensordict.split(self.rows_per_pass)
         return torch.cat([checkpoint(error, rows, use_reentrant=False) for rows in passes])
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> BoundaryClipPPOLoss:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Literal, TypeAlias
 
-import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
 from rltok_rl.objectives.base import MissingEntryError, read
+from rltok_rl.utils import joined
 
 MaskKey: TypeAlias = NestedKey | Literal["auto"] | None
+
+
+def split_rows(rollout: TensorDictBase, rows_per_pass: int | None, time_dim: int) -> Sequence[TensorDictBase]:
+    """Split a rollout into parts of ``rows_per_pass`` rows; it stays whole with None, or if time comes first."""
+    if rows_per_pass is None or time_dim == 0 or rows_per_pass >= len(rollout):
+        return [rollout]
+    return rollout.split(rows_per_pass)
 
 
 class View:
@@ -62,10 +70,8 @@ class View:
         # A functional loss passes the parameters of its own critic, which a critic without parameters cannot use.
         usable = params is not None and any(True for _ in critic.parameters())
         with params.to_module(critic, preserve_module_state=False) if usable else nullcontext():  # type: ignore
-            if not rows_per_pass or self.time_dim == 0 or not inputs.batch_dims:
-                return View(critic(inputs), self.time_dim, None).read(key)
-            parts = inputs.split(rows_per_pass)
-            return torch.cat([View(critic(rows), self.time_dim, None).read(key) for rows in parts])
+            parts = split_rows(inputs, rows_per_pass, self.time_dim)
+            return joined([View(critic(rows), self.time_dim, None).read(key) for rows in parts])
 
     def next(self) -> View:
         """Return the view of the entries after each step, without a mask."""

@@ -117,6 +117,8 @@ def test_recipes_take_any_discount():
     for name in ("ours@1.5", "ours@", "ours@much", "paper@0.9@0.9", "@0.9"):
         with pytest.raises(ValueError, match="entries must be among|gamma must lie in"):
             entry_overrides(name)
+    with pytest.raises(ValueError, match="did you mean 'ours@0.95'"):
+        entry_overrides("our@0.95")
 
 
 def test_overrides_reach_recipes_too():

@@ -238,6 +238,29 @@ def test_ppo_at_ratio_1_is_reinforce(model, rollout):
     assert out["ESS"] == pytest.approx(1.0) and abs(out["kl_approx"]) < 1e-6 and out["clip_fraction"] == 0
 
 
+@each(clip=[None, 0.05], functional=[False, True], time=["last", "first"])
+def test_a_critic_of_some_rows_at_a_time_learns_as_of_all(model, rollout, clip, functional, time):
+    """Also where old values are stored, to which a new one is clipped; and nothing is split along time."""
+    torch.manual_seed(0)
+    critic = BoundaryCritic(model.config)
+    torch.nn.init.normal_(critic.module[-1].weight)
+    stored = rollout.detach()
+    stored["state_value"], stored["next", "state_value"] = torch.randn(2, *stored.shape, 1)
+    if time == "first":
+        stored = stored.transpose(0, 1).contiguous()
+        stored.names = ["time", None]
+    found = []
+    for rows in (None, 3):
+        loss = BoundaryClipPPOLoss(LearnedBoundaryActor(model), critic, clip_value=clip, functional=functional)
+        loss.make_value_estimator("critic_advantage", gamma=0.9, lmbda=0.9)
+        loss.rows_per_pass = loss._value_estimator.rows_per_pass = rows
+        error = loss(stored)["loss_critic"]
+        learned = loss.critic_network_params.values(True, True) if functional else critic.parameters()
+        found.append((error, *torch.autograd.grad(error, [p for p in learned if p.requires_grad])))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
+    assert any(slope.abs().max() > 0 for slope in found[0][1:])
+
+
 @each(lengths=["aligned", "restarts"])
 def test_scoring_windows_again_trains_the_encoder_as_the_rollout_did(lengths):
     """The same scores as the stored states give, and through the encoder the gradient of the rollout itself."""

@@ -83,7 +83,8 @@ _FIRST = {  # name, code, and what replaces it, by the test file that finds it
     ),
     "objectives/test_losses": (
         ("padded-decisions", "free if real is None else free & real", "free"),
-        ("critic-mask", "error.reshape(log_probs.shape), free)", "error.reshape(log_probs.shape), None)"),
+        ("critic-mask", "(tensordict).reshape(log_probs.shape), free)", "(tensordict).reshape(log_probs.shape), None)"),
+        ("critic-old-values", "self.loss_critic(rows.copy())[0]", "self.loss_critic(rows)[0]"),
     ),
     "objectives/test_rate": (
         (
@@ -97,7 +98,7 @@ _FIRST = {  # name, code, and what replaces it, by the test file that finds it
         ("flip-price", "extra_price = self.price * (drawn.to", "extra_price = 0.0 * (drawn.to"),
     ),
     "objectives/test_estimators": (
-        ("target-critic", "params if target_params is None else target_params)", "params)"),
+        ("target-critic", "params = params if target_params is None else target_params", "params = params"),
         ("vtrace-time-dim", "(view.rollout.batch_size).movedim(view.time_dim, -1)", "(view.rollout.batch_size)"),
     ),
     # envs
@@ -399,8 +400,8 @@ _THIRD = {  # chosen later again, in the same way
     "laws/test_baseline_laws": (
         (
             "masked-regressors",
-            "(regressors if mask is None else regressors.masked_fill(~mask.unsqueeze(-1), 0.0)).double()",
-            "regressors.double()",
+            "(known[rows] if kept is None else known[rows].masked_fill(~kept[rows], 0.0)).double()",
+            "known[rows].double()",
         ),
         ("per-rows-mask", "baseline(x, mask=real), x, x.shape", "baseline(x), x, x.shape"),
     ),

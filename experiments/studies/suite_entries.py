@@ -121,8 +121,6 @@ def entry_overrides(name: str) -> tuple[str, ...]:
         return FIXED[name]
     estimator, _, gamma = name.rpartition("@")
     discount = _discount(gamma)
-    if estimator in RECIPES and 0.0 <= discount <= 1.0:
-        return ()
     if is_import_path(estimator):
         import_path("estimator", estimator)  # before hours of training
     elif estimator not in ESTIMATORS and estimator not in RECIPES:
@@ -134,6 +132,8 @@ def entry_overrides(name: str) -> tuple[str, ...]:
         )
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"gamma must lie in [0, 1], got {gamma!r} in entry {name!r}")
+    if estimator in RECIPES:
+        return ()
     return (*ESTIMATORS.get(estimator, (*_RETURN, f"estimator.name={estimator}")), f"estimator.gamma={discount:g}")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from rltok_rl.experiments.reports.markdown import bullets, markdown, score_text
 from rltok_rl.experiments.studies.suite_scores import RESAMPLES, interquartile_mean, paired_difference
+from rltok_rl.experiments.studies.suite_tables import PAIRS, SEED_PAIRS
 
 PARTS = ("first", "further", "all")
 """Seeds that the statistics of an entry are over."""
@@ -82,7 +83,7 @@ def _differences(rows: pd.DataFrame, entries: Sequence[str]) -> list[str]:
     """Compare entries pair by pair, seed by seed and place by place."""
     texts = []
     for entry, other in itertools.combinations(entries, 2):
-        gaps = [paired_difference(rows, entry, other, pairs) for pairs in (["seed"], ["task", "grade"])]
+        gaps = [paired_difference(rows, entry, other, pairs) for pairs in (SEED_PAIRS, PAIRS)]
         errors = [f"± {gap.half_width:.2f}" for gap in gaps if gap is not None and gap.error is not None]
         if gaps[0] is not None and errors:
             texts.append(f"`{entry}` minus `{other}`: {gaps[0].mean:.2f} {', '.join(errors)}")

@@ -13,8 +13,9 @@ BRIEF = {
     "data": {"num_rows": 8, "num_steps": 16},
     "snapshots": {"count": 1, "batches": 1, "num_bytes": 64},
     "compute": {"threads": 1},
+    "compare": {"apart": False, "windows": 8},  # no processes below this one
 }
-"""What is replaced of a training."""
+"""What is replaced of a training, or of a comparison."""
 
 
 def shorten(config: Any) -> None:
@@ -30,15 +31,22 @@ def shorten(config: Any) -> None:
 if __name__ == "__main__":
     from rltok_rl.experiments import cli, train
     from rltok_rl.experiments.commands import report
+    from rltok_rl.experiments.compare import train_systems
 
-    whole = train.run
+    whole, whole_comparison = train.run, train_systems.run
 
     def run(config: Any, *arguments: Any) -> Any:
         """Train briefly."""
         shorten(config)
         return whole(config, *arguments)
 
-    train.run = run
+    def run_comparison(config: Any, *arguments: Any) -> Any:
+        """Train the systems of a comparison briefly."""
+        shorten(config)
+        return whole_comparison(config, *arguments)
+
+    train.run, train_systems.run = run, run_comparison
+    train_systems.write_report = lambda out: out / "report.md"
     train.write_report = lambda out: out / "report.md"  # drawn by `rltok report`, at a price of its own
     if "--out" in sys.argv:  # a comparison of several runs, of which it would draw the pages too
         report.write_report = lambda folder, **_: folder / "report.md"

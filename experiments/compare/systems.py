@@ -35,6 +35,7 @@ from rltok_rl.experiments.runs.valid_options import check_options
 
 from rltok_rl.models import UNet
 from rltok_rl.models.flops import update_flops
+from rltok_rl.utils import is_import_path
 
 BY_RECIPE: dict[str, dict[str, Any]] = {
     "learned-paper": {"recipe": "paper"},
@@ -48,12 +49,12 @@ BY_RECIPE: dict[str, dict[str, Any]] = {
 of the released training step use 0.9; it is not known which of them trained the paper's models."""
 
 
-_SHARED = ("segmenter", "data", "out", "resume", "compare", "seed", "optim.total", "checkpoint_")
+_SHARED = ("data", "out", "resume", "compare", "seed", "optim.total", "checkpoint_")
 """Options that no variant may change."""
 
 
 def variants(config: TrainConfig) -> dict[str, dict[str, Any]]:
-    """Return the variants of the learned policy, by name."""
+    """Return the variants that a comparison names, and those of recipes."""
     return BY_RECIPE | config.compare.variants
 
 
@@ -73,13 +74,11 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
     names, variant = system_names(by_name), by_name.get(system)
     if system not in names:
         raise ValueError(f"compare.systems must be among {names}, got {system!r}{nearest(system, names)}")
-    file = read_choice("segmenter", system if variant is None else "learned")
     for where, held in ((f"options.{system}", config.compare.options.get(system, {})), (f"variants.{system}", variant)):
         if held is not None and not isinstance(held, Mapping):
             raise ValueError(f"compare.{where} must hold options by name, got {held!r}")
-    options = {**file.pop("options", {}), **config.compare.options.get(system, {})}
     changed: dict[str, Any] = {
-        "segmenter": SegmenterConfig(**file, options=options, stage_factors=config.segmenter.stage_factors),
+        "segmenter": _segmenter(config, system, variant),
         "compare": CompareConfig(),
         "out": str(Path(config.out) / system),
         "resume": True,
@@ -94,9 +93,36 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
     return replace(with_variant, **changed, optim=optim)
 
 
+def _segmenter(config: TrainConfig, system: str, variant: Mapping[str, Any] | None) -> SegmenterConfig:
+    """Return the segmenter of a system: the one of its name, or the one that its variant names."""
+    own = {"name": system} if variant is None else {"name": "learned", **_own_segmenter(system, variant)}
+    name, options = own["name"], own.get("options", {})
+    file = {"name": name} if is_import_path(name) else read_choice("segmenter", name)
+    options = {**file.pop("options", {}), **options, **config.compare.options.get(system, {})}
+    return SegmenterConfig(**file, options=options, stage_factors=config.segmenter.stage_factors)
+
+
+def _own_segmenter(system: str, variant: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a variant says of its segmenter: its ``name`` and ``options``, or nothing."""
+    own = variant.get("segmenter", {})
+    if not own:
+        return {}
+    where, allowed = f"compare.variants.{system}.segmenter", choices("segmenter")
+    if not isinstance(own, Mapping) or "name" not in own or not set(own) <= {"name", "options"}:
+        raise ValueError(f"{where} must hold a name, and options if it has any, got {own!r}")
+    if not isinstance(own.get("options", {}), Mapping):
+        raise ValueError(f"{where}.options must hold options by name, got {own['options']!r}")
+    name = own["name"]
+    if name not in allowed and not is_import_path(str(name)):
+        near = nearest(str(name), allowed)
+        raise ValueError(f"{where}.name must be one of {allowed}, or module:Class, got {name!r}{near}")
+    return own
+
+
 def _with_variant(config: TrainConfig, name: str, variant: Mapping[str, Any]) -> TrainConfig:
     """Return a comparison's options with those of a variant: its recipe's policy, its ablation, and its own."""
-    values, where = dict(variant), f"compare.variants.{name}"
+    where = f"compare.variants.{name}"
+    values = {option: value for option, value in variant.items() if option != "segmenter"}
     recipe, ablation = values.pop("recipe", None), values.pop("ablation", None)
     if refused := [option for option in _leaves(values) if option.startswith(_SHARED)]:
         raise ValueError(f"{where} must leave {refused[0]} out: all systems share it, or their names decide it")

@@ -40,7 +40,7 @@ from rltok_rl.models import UNet
 from rltok_rl.ranges import check_fields
 from rltok_rl.training.progress import clock
 from rltok_rl.training.signals import StopRequest
-from rltok_rl.utils import keep_memory
+from rltok_rl.utils import is_import_path, keep_memory
 
 _SEED = 0x6A7564  # of boundaries drawn in the evaluation
 NUM_RATES = 5
@@ -129,7 +129,8 @@ def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
         torch.set_num_threads(config.compute.threads)
     folder = Path(config.out) / "model"
     model = UNet.from_pretrained(folder, device=config.compute.device)
-    segmenter = load_segmenter(folder, model)  # never custom code
+    named = is_import_path(config.segmenter.name)  # custom code of this command, not of a file alone
+    segmenter = load_segmenter(folder, model, trust_code=named)
     texts = read_texts(config.data, seed=config.seed)
     held = held_out_texts(texts, windows, config.data.num_steps + 1)
 

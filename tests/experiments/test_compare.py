@@ -34,6 +34,7 @@ from rltok_rl.training.metrics import MetricsTable
 from ..forked import CONTEXT
 from .configured import configured
 from .conftest import COMPARE
+from .custom import EVERY
 from .results import rewrite
 
 
@@ -237,6 +238,30 @@ def test_systems_share_a_budget_and_can_be_trained(tmp_path):
     assert (paper.estimator.name, paper.estimator.gamma, paper.estimator.options) == ("discounted_return", 0.99, {})
     assert (paper.baseline.name, paper.loss.policy, paper.rate.coefficient) == ("batch_mean", 0.01, 0.01)
     assert plain.estimator.name == "local_flips" and plain.optim.total_flops == paper.optim.total_flops
+
+
+def test_a_variant_may_be_a_segmenter_with_options_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "every_seventh.py").write_text(EVERY)
+    monkeypatch.syspath_prepend(tmp_path)
+    own, far = "{name: 'every_seventh:Every', options: {every: 7}}", "{name: spacebyte, options: {offset: 2}}"
+    chosen = f"compare.variants={{own: {{segmenter: {own}}}, far: {{segmenter: {far}}}}}"
+    config = small(tmp_path, "own,far,spacebyte", chosen, "compare.flops=2e7")
+    assert system_config(config, "far").segmenter.options == {"offset": 2}
+    assert system_config(config, "spacebyte").segmenter.options == {}
+    compare.run(config, "the command")
+    rows = {row["system"]: row for row in json.loads((tmp_path / "compare.json").read_text())["systems"]}
+    assert rows["own"]["rate"] == 10 / 64  # of windows of 64 bytes
+    assert rows["far"]["bits_per_byte"] != rows["spacebyte"]["bits_per_byte"]
+    for wrong, message in (
+        ("{options: {offset: 2}}", "compare.variants.far.segmenter must hold a name, and options if it has any, got"),
+        ("{name: spacebyte, offset: 2}", "compare.variants.far.segmenter must hold a name, and options"),
+        ("{name: spacebite}", "far.segmenter.name must be one of .* got 'spacebite'; did you mean 'spacebyte'"),
+        ("{name: spacebyte, options: 2}", "far.segmenter.options must hold options by name, got 2"),
+        ("{name: spacebyte, options: {ofset: 2}}", r"options of 'spacebyte' must be among .* got \['ofset'\]"),
+    ):
+        config = small(tmp_path / "out", "far", f"compare.variants={{far: {{segmenter: {wrong}}}}}")
+        with pytest.raises(ValueError, match=message):
+            compare.run(config, "")
 
 
 def test_systems_of_every_comparison_can_be_trained():

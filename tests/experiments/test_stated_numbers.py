@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from rltok_rl.experiments.reports.markdown import with_error
 from rltok_rl.experiments.reports.paired import interval, paired_over_seeds
 from rltok_rl.experiments.reports.seed_table import SeedTable
-from rltok_rl.experiments.studies.suite_scores import paired_difference
+from rltok_rl.experiments.studies.suite_scores import paired_difference, score_cells
 from rltok_rl.experiments.studies.suite_tables import PAIRS, SEED_PAIRS
 
 from .results import RESULTS
@@ -181,10 +182,35 @@ def test_scores_of_the_suite():
         assert f"{gap.mean:.2f} ± {gap.half_width:.2f}" in page, (task, entry, other, gap)
 
 
+def test_scores_of_the_discount_that_is_ahead_in_the_suite():
+    """The cells of batch_mean@0.95, in a file of their own, beside those of the archive."""
+    page, own = SUITE.read_text(), pd.read_csv(RESULTS / "suite" / "gamma-0.95.csv")
+    ahead, entries = "batch_mean@0.95", ["batch_mean@0.99", "leave_one_out@0.9", "control_variate@0.9", "ours"]
+    cells = [cell | {"entry": ahead, "total_flops": 7.5e11, "final": cell} for cell in own.to_dict("records")]
+    assert len(cells) == 200
+    kept = [cell for cell in archived("suite") if cell["entry"] in (*entries, "batch_mean@0.9", "uniform", "oracle")]
+    rows = score_cells([*kept, *cells], references=[cell for cell in kept if cell["seed"] < 5])
+    means = {seeds: rows.query(seeds).groupby("entry").score.mean() for seeds in ("seed < 5", "seed >= 5", "seed < 10")}
+    for entry in (ahead, *entries):
+        scores = " | ".join(f"{mean[entry]:.3f}" for mean in means.values())
+        gaps = [paired_difference(rows, entry, ahead, by) for by in (["seed"], PAIRS)] if entry != ahead else []
+        texts = [f"{gap.mean:.2f} ± {gap.half_width:.2f}" for gap in gaps]
+        if entry == "control_variate@0.9":
+            texts[0] = f"{gaps[0].mean:.3f} ± {gaps[0].half_width:.3f}"
+        line = next(row for row in page.splitlines() if row.startswith(f"| `{entry}` |") and scores in row)
+        assert all(text in line for text in texts), (entry, scores, texts)
+    gap = paired_difference(rows.query("seed < 5"), ahead, "batch_mean@0.9", ["seed"])
+    assert f"it is {gap.mean:.2f} ± {gap.half_width:.2f} ahead of" in page
+
+
+def archived(folder: str) -> list[dict[str, Any]]:
+    with tarfile.open(RESULTS / folder / "cells.tar.xz") as archive:
+        return [json.load(archive.extractfile(name)) for name in archive.getnames() if name.endswith(".json")]
+
+
 def test_the_pages_of_the_suite_have_the_shares_of_their_archives():
     for folder, count in (("suite", 2900), ("suite-full", 570)):
-        with tarfile.open(RESULTS / folder / "cells.tar.xz") as archive:
-            cells = [json.load(archive.extractfile(name)) for name in archive.getnames() if name.endswith(".json")]
+        cells = archived(folder)
         saved = json.loads((RESULTS / folder / "suite.json").read_text())["cells"]
         known = {(*row[:4],): dict(zip(saved["columns"], row, strict=True)) for row in saved["data"]}
         assert len(cells) == count

@@ -1,0 +1,55 @@
+"""The boundaries of a saved model, for a language model that begins anew."""
+
+from __future__ import annotations
+
+import torch
+from rltok_rl.agents.segmenters import Segmenter, Segments, load_segmenter, read_byte, start_reading
+from rltok_rl.agents.segmenters.rule_based import learned
+from rltok_rl.agents.segmenters.segmenter import State
+from torch import Tensor
+
+from rltok_rl.models import UNet
+
+
+class SavedBoundaries(Segmenter):
+    """Draws the boundaries of a saved model's policy or segmenter, which stays as it is.
+
+    What a system would gain if its boundaries were right from its first update is the difference between a run with
+    those of its own end and the system itself. FLOPs of the saved model are not counted.
+
+    Args:
+        model: the model that is trained.
+        folder: the saved model: its folder, or that of its run.
+    """
+
+    reads_states = False
+
+    def __init__(self, model: UNet, folder: str) -> None:
+        super().__init__()
+        saved = UNet.from_pretrained(folder).eval().requires_grad_(False)
+        if saved.config.num_marks != model.config.num_marks:
+            raise ValueError(
+                f"folder must hold a model with begin_of_text={model.config.begin_of_text}, as the one that is "
+                f"trained, got {folder!r}"
+            )
+        # No submodules: they are neither trained nor saved with the model.
+        policy = load_segmenter(folder, saved) or learned(saved)
+        self.__dict__["saved"], self.__dict__["policy"] = saved, policy.eval()
+        self.target_rate = self.policy.target_rate
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether the saved policy's decisions are random."""
+        return self.policy.draws_at_random
+
+    @torch.no_grad()
+    def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
+        self.saved.to(byte_ids.device)
+        return Segments(self.policy(self.saved.encode(byte_ids), byte_ids, uniforms=uniforms).boundaries)
+
+    def _start(self, num_rows: int, device: torch.device) -> State:
+        return {"reader": start_reading(self.saved.to(device), self.policy, num_rows)}
+
+    def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
+        reading = read_byte(self.saved, self.policy, state["reader"], byte_ids, uniforms=uniforms)
+        return Segments(reading.segments.boundaries), {"reader": state["reader"]}

@@ -1,0 +1,63 @@
+"""A new model that reads the boundaries of a saved one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from rltok_rl.agents.segmenters import make_segmenter, read_window
+from rltok_rl.agents.segmenters.rule_based import learned
+from rltok_rl.experiments.compare import train_systems
+from rltok_rl.experiments.studies.saved_boundaries import SavedBoundaries
+
+from rltok_rl.diagnostics.segmenter_laws import broken_segmenter_laws
+from rltok_rl.models import UNet, preset
+
+from .configured import configured
+from .conftest import COMPARE
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    torch.manual_seed(0)
+    model = UNet(preset("tiny", width=16, num_lags=3)).double()
+    torch.nn.init.normal_(model.boundary_head.projection.weight)  # a policy that depends on its state
+    return model.save_pretrained(tmp_path_factory.mktemp("saved"))
+
+
+def test_boundaries_are_those_of_the_saved_policy_and_obey_the_laws(saved):
+    old, new = UNet.from_pretrained(saved), UNet(preset("tiny", width=32)).double()
+    segmenter, byte_ids, uniforms = SavedBoundaries(new, str(saved)), torch.randint(256, (4, 64)), torch.rand(4, 64)
+    theirs = read_window(old, learned(old), byte_ids, uniforms=uniforms).segments.boundaries
+    ours = read_window(new, segmenter, byte_ids, uniforms=uniforms).segments.boundaries
+    assert torch.equal(ours, theirs) and 0.05 < theirs.float().mean() < 0.95
+    assert not [*segmenter.parameters()] and not segmenter.state_dict() and segmenter.draws_at_random
+    assert broken_segmenter_laws(lambda model: SavedBoundaries(model, str(saved))) == {}
+
+
+def test_a_comparison_trains_a_new_model_on_boundaries_of_finished_systems(compared, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_systems, "write_report", lambda folder: folder / "report.md")
+    name = f"{SavedBoundaries.__module__}:SavedBoundaries"
+    folders = {"even": compared / "uniform", "own": compared / "learned"}
+    variants = {
+        system: {"segmenter": {"name": name, "options": {"folder": str(folder)}}} for system, folder in folders.items()
+    }
+    config = configured(*COMPARE, f"compare.systems=[{','.join(variants)}]", f"out={tmp_path}")
+    config.compare.variants = variants
+    train_systems.run(config, "the command")
+    old, new = (
+        {row["system"]: row for row in json.loads((folder / "compare.json").read_text())["systems"]}
+        for folder in (compared, tmp_path)
+    )
+    assert new["even"]["rate"] == pytest.approx(old["uniform"]["rate"])
+    assert new["even"]["bits_per_byte"] == pytest.approx(old["uniform"]["bits_per_byte"], abs=1e-5)  # the same run
+    assert new["own"]["rate"] == pytest.approx(old["learned"]["rate"], abs=0.03)
+
+
+def test_marks_must_agree(saved):
+    with pytest.raises(ValueError, match="folder must hold a model with begin_of_text=True, as the one that"):
+        SavedBoundaries(UNet(preset("tiny", begin_of_text=True, num_special=1)), str(saved))
+    assert make_segmenter(
+        "rltok_rl.experiments.studies.saved_boundaries:SavedBoundaries", UNet(preset("tiny")), folder=saved
+    )

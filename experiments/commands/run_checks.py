@@ -67,8 +67,8 @@ def check_policy(overrides: Sequence[Override]) -> None:
 
 def _check_comparison(line: CommandLine) -> None:
     """Refuse options of a comparison on the command line of single runs."""
-    if any(OmegaConf.select(config, _SYSTEMS) for config in line.configs):
-        return
+    if not line.configs or any(OmegaConf.select(config, _SYSTEMS) for config in line.configs):
+        return  # --cfg and --info run nothing
     for override in line.overrides:
         name = str(override.key_or_group)
         if name.startswith("compare.") and name != _SYSTEMS and not override.is_delete():

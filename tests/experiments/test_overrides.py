@@ -128,6 +128,7 @@ def test_good_command_lines_are_taken_as_hydra_takes_them(tmp_path):
         assert line.arguments == flags and not line.configs
     line = read_run_options("train", ["seed=1", "-c", "job", "data=files"])  # shown, so nothing has to be given
     assert line.arguments == ["-c", "job", "seed=1", "data=files"]
+    read_run_options("train", ["-c", "job", "compare.systems=[mine]", "compare.variants={mine: {recipe: ours}}"])
     (tmp_path / "configs" / "experiment").mkdir(parents=True)
     (tmp_path / "configs" / "experiment" / "mine.yaml").write_text("# @package _global_\nout: runs/mine\n")
     assert outs("--config-dir", "configs", "experiment=mine") == ["runs/mine"]

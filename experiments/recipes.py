@@ -39,6 +39,8 @@ _OF_POLICY = (
     *("actor.", "estimator.", "baseline.", "rate.", "loss."),
     *("model.overrides.boundary_", "model.overrides.num_lags"),
 )
+OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
+"""Groups about a policy that learns by rewards."""
 OF_ALL = ("loss.language_model", "loss.early_exit")
 """Options of the loss that also matter without a policy that learns by rewards."""
 MODEL = "model.overrides."

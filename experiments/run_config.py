@@ -283,8 +283,8 @@ class CompareConfig:
     """Peak learning rates of systems for which ``optim.lr`` is not the best, by system."""
     variants: dict[str, Any] = field(default_factory=dict)
     """Further systems by name, with the options in which they differ: learned policies, ``recipe`` and ``ablation``
-    included, such as ``{short: {recipe: paper, estimator: {gamma: 0.9}}}``, and segmenters with other options or of
-    your own, such as ``{words: {segmenter: {name: "words:Words", options: {longest: 6}}}}``."""
+    included, such as ``{short: {recipe: paper, estimator: {gamma: 0.9}}}``, and segmenters with other options or custom
+    ones, such as ``{words: {segmenter: {name: "words:Words", options: {longest: 6}}}}``."""
     windows: int = option(4096, "[1, 1e9]", "windows")
     """Evenly spaced windows of held-out documents that systems are evaluated on."""
     apart: bool = True

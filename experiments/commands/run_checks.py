@@ -16,12 +16,10 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.overrides import CommandLine, model_sizes, read_command_line
 from rltok_rl.experiments.commands.schema import CONF
-from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, as_typed, check_recipe, flat, read_whole
+from rltok_rl.experiments.recipes import BY_CHOICE, MODEL, OF_ALL, OF_LEARNED, as_typed, check_recipe, flat, read_whole
 from rltok_rl.experiments.run_config import check_out
 
 _SYSTEMS = "compare.systems"
-_OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
-"""Groups about a policy that learns by rewards."""
 _OF_RULES = ("actor.name", "actor.rate")
 """Their options that matter if an actor draws by a rule."""
 
@@ -56,7 +54,7 @@ def check_policy(overrides: Sequence[Override]) -> None:
     for name, override in by_name.items():
         group, dot, _ = name.partition(".")
         of_actor = group == "actor" and (drawing.startswith("actor") or override.value() == "learned")
-        if group not in _OF_LEARNED or name in heeded or (of_actor and name in ("actor", "actor.name")):
+        if group not in OF_LEARNED or name in heeded or (of_actor and name in ("actor", "actor.name")):
             continue
         path = CONF / group / f"{override.value()}.yaml"
         chosen: Any = OmegaConf.load(path) if not dot and path.exists() else {}

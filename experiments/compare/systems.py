@@ -15,6 +15,8 @@ from rltok_rl.experiments.commands.option_errors import nearest
 from rltok_rl.experiments.commands.schema import CONF, choices
 from rltok_rl.experiments.recipes import (
     MODEL,
+    OF_ALL,
+    OF_LEARNED,
     RECIPES,
     covers,
     follow_policy,
@@ -95,28 +97,34 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
 
 def _segmenter(config: TrainConfig, system: str, variant: Mapping[str, Any] | None) -> SegmenterConfig:
     """Return the segmenter of a system: the one of its name, or the one that its variant names."""
-    own = {"name": system} if variant is None else {"name": "learned", **_own_segmenter(system, variant)}
-    name, options = own["name"], own.get("options", {})
+    chosen = {"name": system} if variant is None else _variant_segmenter(system, variant)
+    name, options = chosen["name"], chosen.get("options", {})
     file = {"name": name} if is_import_path(name) else read_choice("segmenter", name)
     options = {**file.pop("options", {}), **options, **config.compare.options.get(system, {})}
     return SegmenterConfig(**file, options=options, stage_factors=config.segmenter.stage_factors)
 
 
-def _own_segmenter(system: str, variant: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a variant says of its segmenter: its ``name`` and ``options``, or nothing."""
-    own = variant.get("segmenter", {})
-    if not own:
-        return {}
-    where, allowed = f"compare.variants.{system}.segmenter", choices("segmenter")
-    if not isinstance(own, Mapping) or "name" not in own or not set(own) <= {"name", "options"}:
-        raise ValueError(f"{where} must hold a name, and options if it has any, got {own!r}")
-    if not isinstance(own.get("options", {}), Mapping):
-        raise ValueError(f"{where}.options must hold options by name, got {own['options']!r}")
-    name = own["name"]
-    if name not in allowed and not is_import_path(str(name)):
-        near = nearest(str(name), allowed)
-        raise ValueError(f"{where}.name must be one of {allowed}, or module:Class, got {name!r}{near}")
-    return own
+def _variant_segmenter(system: str, variant: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the name and the options of a variant's segmenter; without one, a learned policy draws."""
+    if "segmenter" not in variant:
+        return {"name": "learned"}
+    chosen, where, words = variant["segmenter"], f"compare.variants.{system}.segmenter", choices("segmenter")
+    example = chosen if chosen in words else "spacebyte"
+    if not isinstance(chosen, Mapping) or "name" not in chosen or not set(chosen) <= {"name", "options"}:
+        raise ValueError(f"{where} must hold a name and perhaps options, such as {{name: {example}}}, got {chosen!r}")
+    name, options = chosen["name"], chosen.get("options", {})
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{where}.options must hold options by name, got {options!r}")
+    if name not in words and not is_import_path(str(name)):
+        near = nearest(str(name), words)
+        raise ValueError(f"{where}.name must be one of {words}, or module:Class, got {name!r}{near}")
+    of_policy = ("recipe", "ablation", *OF_LEARNED)
+    refused = [leaf for leaf in _leaves(variant) if leaf.partition(".")[0] in of_policy and leaf not in OF_ALL]
+    if name != "learned" and refused:
+        raise ValueError(
+            f"{where} must leave {refused[0]!r} out, which belongs to a policy that is learned, got {name!r}"
+        )
+    return chosen
 
 
 def _with_variant(config: TrainConfig, name: str, variant: Mapping[str, Any]) -> TrainConfig:
@@ -175,7 +183,7 @@ def check_system(config: TrainConfig, system: str) -> None:
     try:
         check_options(config)
         check_training(config)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         raise ValueError(f"system {system!r} cannot be trained: {error}") from error
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import MagnetSegmenter, load_segmenter
+from rltok_rl.agents.segmenters.saved import WORD
 from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names, variants
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.reports.run_report import write_report
@@ -36,6 +37,7 @@ from rltok_rl.experiments.texts import held_out_texts, read_texts
 
 from rltok_rl.data.disk import claim_folder, replace_text
 from rltok_rl.evaluation import Reading, document_nats, group_documents, read_text, summarise
+from rltok_rl.foreign import read_json
 from rltok_rl.models import UNet
 from rltok_rl.ranges import check_fields
 from rltok_rl.training.progress import clock
@@ -114,7 +116,9 @@ def _warn_off_target(folder: Path) -> None:
 def train_system(config: TrainConfig, command: str, windows: int) -> int:
     """Train and evaluate one system, unless that is done; return the signal that stopped it before its end, or 0."""
     out = Path(config.out)
-    if not (out / "summary.json").exists():
+    if (out / "summary.json").exists():
+        check_same_run(config, out / "config.yaml")
+    else:
         summary = run_training(config, command, report=write_report)
         if "stopped" in summary:
             return int(summary["stopped"])
@@ -123,14 +127,18 @@ def train_system(config: TrainConfig, command: str, windows: int) -> int:
     return 0
 
 
+def _names_same_code(folder: Path, name: str) -> bool:
+    """Whether a saved segmenter is the custom code that the command names, which may therefore be executed."""
+    return is_import_path(name) and read_json(folder / WORD).get("name") == name
+
+
 def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
     """Return a system's metrics on evenly spaced held-out windows, and each document's bytes and nats."""
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     folder = Path(config.out) / "model"
     model = UNet.from_pretrained(folder, device=config.compute.device)
-    named = is_import_path(config.segmenter.name)  # custom code of this command, not of a file alone
-    segmenter = load_segmenter(folder, model, trust_code=named)
+    segmenter = load_segmenter(folder, model, trust_code=_names_same_code(folder, config.segmenter.name))
     texts = read_texts(config.data, seed=config.seed)
     held = held_out_texts(texts, windows, config.data.num_steps + 1)
 

@@ -1,6 +1,8 @@
-"""The boundaries of a saved model, for a language model that begins anew."""
+"""Train a new model on the boundaries of a finished one."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 from rltok_rl.agents.segmenters import Segmenter, Segments, load_segmenter, read_byte, start_reading
@@ -14,26 +16,32 @@ from rltok_rl.models import UNet
 class SavedBoundaries(Segmenter):
     """Draws the boundaries of a saved model's policy or segmenter, which stays as it is.
 
-    What a system would gain if its boundaries were right from its first update is the difference between a run with
-    those of its own end and the system itself. FLOPs of the saved model are not counted.
+    The new model reads them from its first update. Its difference from the finished run estimates what it cost to learn
+    these boundaries. FLOPs of the saved model are not counted.
 
     Args:
         model: the model that is trained.
-        folder: the saved model: its folder, or that of its run.
+        folder: the saved model: its folder, or that of its run. Write an absolute path if commands will be typed in
+            another folder.
     """
 
     reads_states = False
 
     def __init__(self, model: UNet, folder: str) -> None:
         super().__init__()
-        saved = UNet.from_pretrained(folder).eval().requires_grad_(False)
+        if not Path(folder).is_dir():
+            raise ValueError(f"folder must be that of a saved model, or of a run, got {str(folder)!r}")
+        with torch.device("cpu"):  # the new model may have no values yet
+            saved = UNet.from_pretrained(folder).eval().requires_grad_(False)
+            policy = load_segmenter(folder, saved) or learned(saved)
+        if policy.looks_ahead:
+            raise ValueError(f"folder must hold boundaries that depend on earlier bytes alone, got {str(folder)!r}")
         if saved.config.num_marks != model.config.num_marks:
             raise ValueError(
                 f"folder must hold a model with begin_of_text={model.config.begin_of_text}, as the one that is "
-                f"trained, got {folder!r}"
+                f"trained, got {str(folder)!r}"
             )
         # No submodules: they are neither trained nor saved with the model.
-        policy = load_segmenter(folder, saved) or learned(saved)
         self.__dict__["saved"], self.__dict__["policy"] = saved, policy.eval()
         self.target_rate = self.policy.target_rate
 

@@ -253,8 +253,13 @@ def test_a_variant_may_be_a_segmenter_with_options_of_its_own(tmp_path, monkeypa
     assert rows["own"]["rate"] == 10 / 64  # of windows of 64 bytes
     assert rows["far"]["bits_per_byte"] != rows["spacebyte"]["bits_per_byte"]
     for wrong, message in (
-        ("{options: {offset: 2}}", "compare.variants.far.segmenter must hold a name, and options if it has any, got"),
-        ("{name: spacebyte, offset: 2}", "compare.variants.far.segmenter must hold a name, and options"),
+        (
+            "{options: {offset: 2}}",
+            "compare.variants.far.segmenter must hold a name and perhaps options, such as {name: ",
+        ),
+        ("{name: spacebyte, offset: 2}", "compare.variants.far.segmenter must hold a name and perhaps options, "),
+        ("spacebyte", "far.segmenter must hold a name and perhaps options, such as {name: spacebyte}, got 'spacebyte'"),
+        ("{name: 'nosuch:Every'}", "system 'far' cannot be trained: .*nosuch"),
         ("{name: spacebite}", "far.segmenter.name must be one of .* got 'spacebite'; did you mean 'spacebyte'"),
         ("{name: spacebyte, options: 2}", "far.segmenter.options must hold options by name, got 2"),
         ("{name: spacebyte, options: {ofset: 2}}", r"options of 'spacebyte' must be among .* got \['ofset'\]"),
@@ -262,6 +267,27 @@ def test_a_variant_may_be_a_segmenter_with_options_of_its_own(tmp_path, monkeypa
         config = small(tmp_path / "out", "far", f"compare.variants={{far: {{segmenter: {wrong}}}}}")
         with pytest.raises(ValueError, match=message):
             compare.run(config, "")
+    for option, name in (("estimator: {gamma: 0.9}", "estimator.gamma"), ("recipe: ours", "recipe")):
+        refused = f"compare.variants={{far: {{segmenter: {far}, {option}}}}}"
+        with pytest.raises(
+            ValueError, match=f"must leave '{name}' out, which belongs to a policy that is learned, got"
+        ):
+            compare.run(small(tmp_path / "out", "far", refused), "")
+
+
+def test_custom_code_is_executed_only_if_the_command_names_it(tmp_path, monkeypatch):
+    (tmp_path / "every_fifth.py").write_text(EVERY)
+    (tmp_path / "foreign.py").write_text("raise RuntimeError('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = "compare.variants={own: {segmenter: {name: 'every_fifth:Every', options: {every: 5}}}}"
+    config = small(tmp_path, "own", chosen, "compare.flops=1e7")
+    compare.run(config, "the command")
+    (tmp_path / "own" / EVALUATION).unlink()
+    compare.run(config, "the command")  # evaluates again
+    rewrite(tmp_path / "own" / "model" / "segmenter.json", name="foreign:Every")
+    (tmp_path / "own" / EVALUATION).unlink()
+    with pytest.raises(ValueError, match="names custom code, 'foreign:Every', which would be executed"):
+        compare.run(config, "the command")
 
 
 def test_systems_of_every_comparison_can_be_trained():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from rltok_rl.agents.segmenters import make_segmenter, read_window
+from rltok_rl.agents.segmenters import load_segmenter, make_segmenter, read_window
 from rltok_rl.agents.segmenters.rule_based import learned
 from rltok_rl.experiments.compare import train_systems
 from rltok_rl.experiments.studies.saved_boundaries import SavedBoundaries
@@ -52,7 +52,28 @@ def test_a_comparison_trains_a_new_model_on_boundaries_of_finished_systems(compa
     )
     assert new["even"]["rate"] == pytest.approx(old["uniform"]["rate"])
     assert new["even"]["bits_per_byte"] == pytest.approx(old["uniform"]["bits_per_byte"], abs=1e-5)  # the same run
-    assert new["own"]["rate"] == pytest.approx(old["learned"]["rate"], abs=0.03)
+    own = load_segmenter(tmp_path / "own", UNet.from_pretrained(tmp_path / "own"), trust_code=True)
+    byte_ids, uniforms = torch.randint(256, (2, 64)), torch.rand(2, 64)
+    policy = UNet.from_pretrained(compared / "learned")
+    theirs = read_window(policy, learned(policy), byte_ids, uniforms=uniforms).segments.boundaries
+    assert torch.equal(own(torch.zeros(2, 64, 16), byte_ids, uniforms=uniforms).boundaries, theirs)
+
+
+def test_segmenters_with_weights_are_replayed_and_those_that_look_ahead_refused(compared, gumbel_run):
+    new = UNet(preset("tiny", width=16))
+    segmenter, byte_ids, uniforms = (
+        SavedBoundaries(new, str(gumbel_run)),
+        torch.randint(256, (2, 32)),
+        torch.rand(2, 32),
+    )
+    with torch.device("meta"):
+        assert SavedBoundaries(new, str(gumbel_run)).saved.embedding.weight.device.type == "cpu"
+    old = UNet.from_pretrained(gumbel_run)
+    theirs = read_window(old, load_segmenter(gumbel_run, old), byte_ids, uniforms=uniforms).segments.boundaries
+    assert torch.equal(segmenter(torch.zeros(2, 32, 16), byte_ids, uniforms=uniforms).boundaries, theirs)
+    for folder, message in ((compared / "bpe", "earlier bytes alone, got"), ("pocket", "or of a run, got 'pocket'")):
+        with pytest.raises(ValueError, match=message):
+            SavedBoundaries(new, str(folder))
 
 
 def test_marks_must_agree(saved):

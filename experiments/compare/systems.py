@@ -97,10 +97,10 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
 
 def _segmenter(config: TrainConfig, system: str, variant: Mapping[str, Any] | None) -> SegmenterConfig:
     """Return the segmenter of a system: the one of its name, or the one that its variant names."""
-    chosen = {"name": system} if variant is None else _variant_segmenter(system, variant)
-    name, options = chosen["name"], chosen.get("options", {})
-    file = {"name": name} if is_import_path(name) else read_choice("segmenter", name)
-    options = {**file.pop("options", {}), **options, **config.compare.options.get(system, {})}
+    chosen: Mapping[str, Any] = {"name": system} if variant is None else _variant_segmenter(system, variant)
+    name = chosen["name"]
+    file: dict[str, Any] = {"name": name} if is_import_path(name) else read_choice("segmenter", name)
+    options = {**file.pop("options", {}), **chosen.get("options", {}), **config.compare.options.get(system, {})}
     return SegmenterConfig(**file, options=options, stage_factors=config.segmenter.stage_factors)
 
 

@@ -26,6 +26,8 @@ class SavedBoundaries(Segmenter):
     """
 
     reads_states = False
+    saved: UNet
+    policy: Segmenter
 
     def __init__(self, model: UNet, folder: str) -> None:
         super().__init__()

@@ -175,7 +175,10 @@ def test_a_variant_changes_what_it_names():
     for variant, message in (
         ({"ablation": "no-such"}, r"compare.variants.odd.ablation must be one of \['no-batch-mean'"),
         ({"recipe": "papr"}, "compare.variants.odd.recipe must be one of .*did you mean 'paper'"),
-        ({"segmenter": {"name": "hnet"}}, "compare.variants.odd must leave segmenter.name out"),
+        (
+            {"segmenter": {"stage_factors": False}},
+            "compare.variants.odd.segmenter must hold a name and perhaps options",
+        ),
         ({"optim": {"total_bytes": 1}}, "compare.variants.odd must leave optim.total_bytes out"),
     ):
         base.compare.variants = {"odd": variant}

@@ -35,12 +35,12 @@ SIZES = (
     *("rope_base", "byte_mlp_ratio", "token_mlp_ratio", "token_width", "token_heads", "second_width", "second_heads"),
 )
 """Fields of ``UNetConfig`` that no recipe sets. Any other field that a recipe does not set has its default."""
-_OF_POLICY = (
-    *("actor.", "estimator.", "baseline.", "rate.", "loss."),
-    *("model.overrides.boundary_", "model.overrides.num_lags"),
-)
 OF_LEARNED = ("actor", "estimator", "baseline", "rate", "loss")
 """Groups about a policy that learns by rewards."""
+_OF_POLICY = (
+    *(f"{group}." for group in OF_LEARNED),
+    *("model.overrides.boundary_", "model.overrides.num_lags"),
+)
 OF_ALL = ("loss.language_model", "loss.early_exit")
 """Options of the loss that also matter without a policy that learns by rewards."""
 MODEL = "model.overrides."

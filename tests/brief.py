@@ -15,7 +15,7 @@ BRIEF = {
     "compute": {"threads": 1},
     "compare": {"apart": False, "windows": 8},  # no processes below this one
 }
-"""What is replaced of a training, or of a comparison."""
+"""Options that replace those of a run or a comparison."""
 
 
 def shorten(config: Any) -> None:
@@ -33,21 +33,18 @@ if __name__ == "__main__":
     from rltok_rl.experiments.commands import report
     from rltok_rl.experiments.compare import train_systems
 
-    whole, whole_comparison = train.run, train_systems.run
+    def brief(whole: Any) -> Any:
+        """Shorten what is run."""
 
-    def run(config: Any, *arguments: Any) -> Any:
-        """Train briefly."""
-        shorten(config)
-        return whole(config, *arguments)
+        def run(config: Any, *arguments: Any) -> Any:
+            shorten(config)
+            return whole(config, *arguments)
 
-    def run_comparison(config: Any, *arguments: Any) -> Any:
-        """Train the systems of a comparison briefly."""
-        shorten(config)
-        return whole_comparison(config, *arguments)
+        return run
 
-    train.run, train_systems.run = run, run_comparison
-    train_systems.write_report = lambda out: out / "report.md"
-    train.write_report = lambda out: out / "report.md"  # drawn by `rltok report`, at a price of its own
+    for module in (train, train_systems):
+        module.run = brief(module.run)
+        module.write_report = lambda out: out / "report.md"  # drawn by `rltok report`, at a price of its own
     if "--out" in sys.argv:  # a comparison of several runs, of which it would draw the pages too
         report.write_report = lambda folder, **_: folder / "report.md"
     sys.exit(cli.main())

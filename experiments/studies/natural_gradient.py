@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from tensordict.utils import NestedKey
 from torch import Tensor
 
 from rltok_rl.objectives.estimators import ReturnEstimator
@@ -36,7 +37,7 @@ class NaturalGradient(ReturnEstimator):
         self.floor = check_number("floor", floor, "(0, 0.25]")
 
     @property
-    def in_keys(self) -> list[Any]:
+    def in_keys(self) -> list[NestedKey]:
         """Rewards and logits."""
         return [*super().in_keys, "logits"]
 

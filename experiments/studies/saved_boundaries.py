@@ -54,12 +54,18 @@ class SavedBoundaries(Segmenter):
 
     @torch.no_grad()
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
-        self.saved.to(byte_ids.device)
+        self._move(byte_ids.device)
         return Segments(self.policy(self.saved.encode(byte_ids), byte_ids, uniforms=uniforms).boundaries)
 
     def _start(self, num_rows: int, device: torch.device) -> State:
-        return {"reader": start_reading(self.saved.to(device), self.policy, num_rows)}
+        self._move(device)
+        return {"reader": start_reading(self.saved, self.policy, num_rows)}
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         reading = read_byte(self.saved, self.policy, state["reader"], byte_ids, uniforms=uniforms)
         return Segments(reading.segments.boundaries), {"reader": state["reader"]}
+
+    def _move(self, device: torch.device) -> None:
+        """Follow the texts to their device; a segmenter may have weights of its own."""
+        self.saved.to(device)
+        self.policy.to(device)

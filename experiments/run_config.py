@@ -96,8 +96,8 @@ class EstimatorConfig:
     """The advantage estimator and its reward."""
 
     name: str = MISSING
-    """``discounted_return``, ``control_variate``, ``local_flips``, ``budgeted_flips``, ``token_gain``,
-    ``critic_advantage`` (``loss=ppo``), or a custom estimator, ``module:Class``."""
+    """``discounted_return``, ``natural_gradient``, ``control_variate``, ``local_flips``, ``budgeted_flips``,
+    ``token_gain``, ``critic_advantage`` (``loss=ppo``), or a custom estimator, ``module:Class``."""
     gamma: float = option(0.99, "[0, 1]")
     """Discount in [0, 1] of later rewards."""
     reward: str = "early_exit"

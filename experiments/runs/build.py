@@ -52,6 +52,7 @@ ACTORS = ("learned", "random", "uniform", "whitespace")
 OBJECTIVES = ("reinforce", "importance", "ppo")
 ESTIMATORS: dict[str, tuple[str, ...]] = {
     "discounted_return": (),
+    "natural_gradient": ("floor",),
     "control_variate": ("regressor_keys", "hindsight", "ridge", "folds"),
     "critic_advantage": ("lmbda",),
     "local_flips": ("num_flips", "span", "every", "rows_per_pass"),

@@ -41,6 +41,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
         name: (*_RETURN, f"baseline={name}")
         for name in ("batch_mean", "leave_one_out", "group_mean", "running_mean", "z_score")
     },
+    "natural_gradient": ("estimator=natural_gradient", "baseline=batch_mean"),
     "control_variate": ("estimator=control_variate",),
     "critic_advantage": ("estimator=critic_advantage", "loss=ppo", "loss.policy_epochs=1"),
     "ppo": ("estimator=critic_advantage", "loss=ppo"),

@@ -61,6 +61,25 @@ def importance_weighted(
     return log_weights.exp() * advantages * log_probs
 
 
+@takes("advantages, logits: float *L", "floor: number (0, 0.25]", "mask: bool *L")
+def natural_advantage(advantages: Tensor, logits: Tensor, *, floor: float = 0.05, mask: Mask = None) -> Tensor:
+    """Divide advantages by the Fisher information of the boundary's logit, p (1 - p), down to ``floor``.
+
+        A_t (1/4) / max(p_t (1 - p_t), floor)
+
+    The expected policy gradient of a logit is the effect of its decision times p (1 - p), which vanishes where the
+    policy has almost decided. With these advantages it is a quarter of the effect wherever p (1 - p) is at least
+    ``floor``, as it is at p = 1/2 anyway. That is the natural gradient (Kakade 2001) of each logit by itself: the joint
+    information of the weights that logits share is not inverted.
+
+    Example:
+        >>> natural_advantage(torch.ones(3), torch.tensor([0.0, 2.0, -9.0]))
+        tensor([1.0000, 2.3811, 5.0000])
+    """
+    probs = zero_masked(logits.detach(), mask).to(wide(advantages)).sigmoid()
+    return advantages * (0.25 / (probs * (1.0 - probs)).clamp(min=floor)).to(advantages.dtype)
+
+
 @takes(
     "rewards, values, next_values, log_ratios: float *B T",
     "gamma, lmbda: scalar [0, 1]",

@@ -18,6 +18,7 @@ from rltok_rl.objectives.estimators import (
 from rltok_rl.objectives.flips import BudgetedFlips, LocalFlips
 from rltok_rl.objectives.joint import JointLoss
 from rltok_rl.objectives.language import EarlyExitLoss, LanguageModelLoss
+from rltok_rl.objectives.natural_gradient import NaturalGradient
 from rltok_rl.objectives.ppo import BoundaryClipPPOLoss
 from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss, EntropyBonus
@@ -39,6 +40,7 @@ __all__ = [
     "JointLoss",
     "LanguageModelLoss",
     "LocalFlips",
+    "NaturalGradient",
     "RateLoss",
     "ReturnEstimator",
     "SecondLevelLoss",

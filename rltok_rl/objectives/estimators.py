@@ -265,6 +265,7 @@ def _is_key(key: Any) -> bool:
 
 ESTIMATORS = (
     "discounted_return",
+    "natural_gradient",
     "control_variate",
     "local_flips",
     "budgeted_flips",

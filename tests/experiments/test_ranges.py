@@ -151,6 +151,7 @@ OPTIONS = {
     "estimator.control_variate": ("hindsight", "ridge", "folds", "value_network", "time_dim"),
     "estimator.critic_advantage": ("lmbda",),
     "estimator.discounted_return": ("differentiable", "mask_key"),
+    "estimator.natural_gradient": ("floor",),
     "estimator.local_flips": ("num_flips", "span", "every", "rows_per_pass", "generator", "price"),
     "estimator.budgeted_flips": ("settled", "every", "num_flips"),
     "estimator.token_gain": ("apart", "every", "settled", "rows_per_pass"),

@@ -291,6 +291,11 @@ def importance_weighted(log_probs, old_log_probs, advantages, max_weight):
     return (weights if max_weight is None else weights.clamp(max=max_weight)) * advantages * log_probs
 
 
+def natural_advantage(advantages, logits, floor, mask):
+    information = kept(logits.detach(), mask).sigmoid() * kept(-logits.detach(), mask).sigmoid()
+    return advantages / (4 * information.where(information > floor, floor))
+
+
 def effective_sample_size(log_ratios, mask):
     weights = torch.stack([log_ratios[i].exp() for i in places(log_ratios) if real(mask, i)] or [torch.ones(())])
     return (weights.sum() ** 2 / (len(weights) * weights.square().sum())).detach()
@@ -447,6 +452,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     ).where(torch.tensor(True) if forced is None else ~forced, 0.0),
     "policy_gradient.clipped_ratio": clipped_ratio,
     "policy_gradient.importance_weighted": importance_weighted,
+    "policy_gradient.natural_advantage": natural_advantage,
     "policy_gradient.score_function": lambda log_probs, advantages: log_probs * advantages,
     "policy_gradient.vtrace": vtrace,
     "policy_metrics.effective_sample_size": effective_sample_size,
@@ -530,6 +536,7 @@ def drawn(name: str, number: int) -> dict[str, Any]:
         ),
         "baseline": baselines.leave_one_out,
         "price": dice.uniform(-2, 2),
+        "floor": dice.choice((0.05, 0.2, 0.25)),
         "max_weight": dice.choice((None, 0.5, 2.0)),
         "clip": dice.choice((0.2, [0.1, 0.3], (0.0, 2.0), (0.999, 0.5), (1.0, 0.5), buffers)),
     }

@@ -60,7 +60,7 @@ def as_rollout(rewards: Tensor, done: Tensor | None = None, mask: Tensor | None 
     ends = (torch.zeros_like(rewards, dtype=torch.bool) if done is None else done).unsqueeze(-1)
     column, zero = rewards.unsqueeze(-1), torch.zeros_like(rewards)
     after = {"reward": column, "done": ends, "terminated": ends, "state_value": zero}
-    entries |= {"state_value": zero, "action": zero, "action_log_prob": zero, "next": after}
+    entries |= {"state_value": zero, "action": zero, "action_log_prob": zero, "logits": zero, "next": after}
     return TensorDict(entries if mask is None else {**entries, "valid": mask}, rewards.shape)
 
 
@@ -73,15 +73,24 @@ def estimate(
     return estimator(as_rollout(rewards, done, mask)).get(entry).squeeze(-1)
 
 
+def at_even_odds(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
+    """Natural advantages where every decision is open: the returns themselves."""
+    sums = returns.discounted_return(rewards, gamma, **options)
+    return policy_gradient.natural_advantage(sums, torch.zeros_like(sums), mask=options.get("mask"))
+
+
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "discounted_return": returns.discounted_return,
     "generalized_advantage": with_zero_critic(returns.generalized_advantage),
+    "natural_advantage": at_even_odds,
     "vtrace targets": with_zero_critic(on_policy(1)),
     "vtrace advantages": with_zero_critic(on_policy(0)),
 }
 _CRITIC, _VTRACE = {"lmbda": 1.0}, {"actor_network": SameDecisions()}
 RETURNS: dict[str, Callable[..., Tensor]] = FUNCTIONS | {
     "estimator discounted_return": partial(estimate, "discounted_return", "advantage"),
+    "estimator natural_gradient": partial(estimate, "natural_gradient", "advantage"),
+    "estimator natural_gradient, target": partial(estimate, "natural_gradient", "value_target"),
     "estimator critic_advantage": partial(estimate, "critic_advantage", "advantage", **_CRITIC),
     "estimator critic_advantage, target": partial(estimate, "critic_advantage", "value_target", **_CRITIC),
     "estimator vtrace_return": partial(estimate, "vtrace_return", "advantage", **_VTRACE),

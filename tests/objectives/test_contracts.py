@@ -14,7 +14,7 @@ from torchrl.objectives.utils import get_value_estimator_entry
 from rltok_rl.functional import baselines
 from rltok_rl.functional.boundary_rules import entropy_spikes
 from rltok_rl.functional.control_variate import control_variate
-from rltok_rl.functional.policy_gradient import vtrace
+from rltok_rl.functional.policy_gradient import natural_advantage, vtrace
 from rltok_rl.functional.rate import controller_update, hinge_loss
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.objectives import (
@@ -28,6 +28,7 @@ from rltok_rl.objectives import (
     JointLoss,
     LanguageModelLoss,
     LocalFlips,
+    NaturalGradient,
     RateLoss,
     ReturnEstimator,
     TokenGain,
@@ -334,6 +335,8 @@ def test_defaults_are_the_documented_ones():
         hinge_loss: {"slack": 0.005},
         controller_update: {"limit": math.inf},
         BoundaryClipPPOLoss: {"clip_epsilon": 0.2},
+        NaturalGradient: {"floor": 0.05},
+        natural_advantage: {"floor": 0.05},
         Trials: {"every": 1, "layout": "padded"},
         LocalFlips: {"num_flips": 3, "span": 16},
         TokenGain: {"apart": 2},

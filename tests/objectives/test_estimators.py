@@ -32,6 +32,7 @@ def draw_rollout(**entries):
     done = torch.rand(*SHAPE, 1) < 0.2
     after = {"reward": column(), "done": done, "terminated": done, "state_value": column(), "early_log_prob": column()}
     root = {"state_value": column(), "action_log_prob": torch.randn(SHAPE), "action": torch.zeros(SHAPE)}
+    root["logits"] = 3 * torch.randn(SHAPE)
     return TensorDict({**root, "next": TensorDict(after, SHAPE), **entries}, SHAPE, names=[None, "time"])
 
 
@@ -63,8 +64,10 @@ def by_hand(name, td):
     if name == "vtrace_return":
         return policy_gradient.vtrace(r, v, w, torch.full(SHAPE, 0.3), 0.9, done=d)
     ahead = returns.discounted_return(f, 0.9, done=d)
+    information = td["logits"].sigmoid() * (-td["logits"]).sigmoid()
     advantages = {
         "discounted_return": g,
+        "natural_gradient": g / (4 * information.clamp(min=0.05)),
         "control_variate": baselines.control_variate(g, torch.stack((f, ahead), -1)),
         "batch_mean": g - g.mean(0),
         "leave_one_out": (g - g.mean(0)) * 4 / 3,
@@ -109,7 +112,7 @@ def test_rows_may_have_any_leading_dimensions(name):
     options = {"regressor_keys": (("next", "early_log_prob"), "known")} if name == "control_variate" else {}
     expected = make(name, **options)(td.clone())["advantage"]
     torch.testing.assert_close(make(name, **options)(td.view(2, 2, 12))["advantage"].view(4, 12, 1), expected)
-    if name in ("discounted_return", "running_mean", "critic_advantage", "vtrace_return"):
+    if name in ("discounted_return", "natural_gradient", "running_mean", "critic_advantage", "vtrace_return"):
         torch.testing.assert_close(make(name)(td[1])["advantage"], expected[1])
 
 
@@ -122,12 +125,13 @@ def test_masked_steps_do_not_count(name, key):
     td["next", "done"][2, 4] = True
     for entry in (("next", "reward"), ("next", "early_log_prob"), ("next", "state_value"), "state_value"):
         td[entry][~mask] = float("nan")
-    td["action_log_prob"][~mask.squeeze(-1)] = float("nan")
+    for entry in ("action_log_prob", "logits"):
+        td[entry][~mask.squeeze(-1)] = float("nan")
     td.set(("collector", "mask") if key == "auto" else key, mask)
     short = td[:2].clone()
     advantages = make(name, mask_key=key)(td)["advantage"]
     assert advantages.isfinite().all() and (advantages[~mask] == 0).all()
-    if name in ("discounted_return", "running_mean", "critic_advantage", "vtrace_return"):
+    if name in ("discounted_return", "natural_gradient", "running_mean", "critic_advantage", "vtrace_return"):
         torch.testing.assert_close(advantages[:2], make(name, mask_key=key)(short)["advantage"])
 
 
@@ -152,7 +156,7 @@ def test_gradients_reach_rewards_on_request_alone(name, differentiable):
 @ONE_GRAPH
 @each(name=[n for n in NAMES if n not in ("control_variate", "vtrace_return")])
 def test_compiles_in_one_graph(name):
-    td = draw_rollout().select(("next", "reward"), ("next", "done"), "state_value", ("next", "state_value"))
+    td = draw_rollout().select(("next", "reward"), ("next", "done"), "state_value", ("next", "state_value"), "logits")
     estimator, plain = make(name), make(name)
     torch._dynamo.reset()
     compiled = torch.compile(lambda td: estimator(td)["advantage"], fullgraph=True, backend="eager")
@@ -221,6 +225,7 @@ def test_in_keys_are_the_entries_that_an_estimator_reads():
     critical = [*rewards, ("next", "terminated"), *before]
     for name, options, keys in (
         ("discounted_return", critic, rewards),
+        ("natural_gradient", {"floor": 0.1}, [*rewards, "logits"]),
         ("control_variate", {}, [*rewards, ("next", "early_log_prob")]),
         ("control_variate", {"regressor_keys": ["known"]}, [*rewards, "known"]),
         ("critic_advantage", critic, critical),

@@ -6,23 +6,22 @@ from typing import Annotated, Any
 
 from tensordict.utils import NestedKey
 from torch import Tensor
+from torchrl.objectives.utils import register_value_estimator
 
+from rltok_rl.functional.policy_gradient import natural_advantage
+from rltok_rl.objectives.base import under_next
 from rltok_rl.objectives.estimators import ReturnEstimator
 from rltok_rl.objectives.time_last import View
 from rltok_rl.ranges import check_number
 
-_UNDECIDED = 0.25  # p (1 - p) at p = 1/2
 
-
+@register_value_estimator("natural_gradient", default_kwargs={"gamma": 0.99})
 class NaturalGradient(ReturnEstimator):
-    """Discounted returns minus a baseline, divided by the Fisher information of the boundary's logit.
+    """Discounted returns minus a baseline, over the information of the logit, registered as ``"natural_gradient"``.
 
         A_t = baseline(G)_t (1/4) / max(p_t (1 - p_t), floor)
 
-    The policy gradient of a logit is the effect of its decision times p (1 - p), which vanishes where the policy has
-    almost decided; this one is a quarter of the effect wherever p (1 - p) is at least ``floor``, and the usual gradient
-    where p = 1/2. It is the natural gradient (Kakade 2001) of each logit by itself: the joint information of weights,
-    which logits share, is not inverted.
+    See :func:`~rltok_rl.functional.policy_gradient.natural_advantage`. The rollout must have the policy's ``logits``.
 
     Args:
         gamma: discount in [0, 1].
@@ -38,10 +37,10 @@ class NaturalGradient(ReturnEstimator):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Rewards and logits."""
-        return [*super().in_keys, "logits"]
+        """Rewards, ends and logits."""
+        keys = self.tensor_keys  # a property of super() breaks the graph of torch.compile
+        return [under_next(keys.reward), under_next(keys.done), "logits"]
 
     def _advantages(self, returns: Tensor, view: View) -> Tensor:
-        probs = view.read("logits").detach().sigmoid()
-        scale = _UNDECIDED / (probs * (1 - probs)).clamp(min=self.floor)
-        return super()._advantages(returns, view) * scale.to(returns.dtype)
+        advantages = super()._advantages(returns, view)
+        return natural_advantage(advantages, view.read("logits"), floor=self.floor, mask=view.mask)

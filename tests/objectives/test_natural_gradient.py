@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rltok_rl.experiments.studies.natural_gradient import NaturalGradient
 from tensordict import TensorDict
 from torch import Tensor
 
-from rltok_rl.objectives import ReturnEstimator
+from rltok_rl.objectives import NaturalGradient, ReturnEstimator
 
 from ..each import each
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import pytest
+from rltok_rl.experiments.compare import train_systems
+from rltok_rl.experiments.runs.folder import EVALUATION
 from rltok_rl.experiments.studies import mixture
+
+from .conftest import COMPARE, configured
 
 LIMITS = ["bytes_per_source=300", "bytes_per_group=100", "min_bytes=10"]
 
@@ -65,3 +70,52 @@ def test_a_source_without_a_fitting_document_is_refused(tmp_path):
     books = write(tmp_path / "books.jsonl", "book", {"b": ["tiny"]})
     with pytest.raises(ValueError, match="a document of 10 to 100 bytes each, got none in"):
         mixed(tmp_path, f"sources={{{books}: book}}")
+
+
+def test_systems_are_compared_in_each_source(tmp_path, capsys, monkeypatch):
+    """Evaluations name no group: they are those of held-out groups in the order of their keys."""
+    generator = random.Random(0)
+    texts = {
+        kind: {f"{kind}{n}": ["".join(generator.choices(kind + " ", k=300 + 20 * n))] for n in range(8)}
+        for kind in "xy"
+    }
+    sources = {kind: write(tmp_path / f"{kind}.jsonl", "book", groups) for kind, groups in texts.items()}
+    file = tmp_path / "mixture.jsonl"
+    named = ", ".join(f"{path}: book" for path in sources.values())
+    mixture.main([f"out={file}", f"sources={{{named}}}", "min_bytes=10"])
+    monkeypatch.setattr(train_systems, "write_report", lambda folder: folder / "report.md")
+    data = [f"data.source={file}", "data.split_by=book", "data.held_out=0.4", "data.min_bytes=192", "data.cache=null"]
+    systems = ["compare.systems=[uniform,whitespace]", "compare.windows=200"]
+    folders = [tmp_path / str(seed) for seed in range(2)]
+    for seed, folder in enumerate(folders):
+        train_systems.run(configured(*COMPARE, *data, *systems, f"seed={seed}", f"out={folder}"), "the command")
+    for seed, folder in enumerate(folders):  # losses that name their kind: one bit more for y, and for uniform
+        run = mixture.read_run(folder / "uniform")
+        held, keys, of_key = mixture._held_out(run, trust_data=False)
+        assert {of_key[key] for key in keys} == {"x", "y"}
+        assert all(set(text) == {ord(of_key[key]), ord(" ")} for text, key in zip(held, keys, strict=True))
+        for system in ("uniform", "whitespace"):
+            path = folder / system / EVALUATION
+            stored = json.loads(path.read_text())
+            sizes = [
+                sum(len(text) - 1 for text, k in zip(held, keys, strict=True) if k == key) for key in sorted(of_key)
+            ]
+            assert stored["counts"] == sizes
+            bits = [1 + (of_key[key] == "y") + (1 + seed / 10) * (system == "uniform") for key in sorted(of_key)]
+            stored["nats"] = [math.log(2) * bit * count for bit, count in zip(bits, sizes, strict=True)]
+            path.write_text(json.dumps(stored))
+    capsys.readouterr()
+    mixture.main([f"comparison=[{folders[0]},{folders[1]}]", "windows=8"])
+    header, _, *rows = capsys.readouterr().out.strip().splitlines()
+    assert header.startswith("| system | x: bits per byte | x: minus uniform | x: rate | y: bits per byte |")
+    cells = {row.split("|")[1].strip(): [cell.strip() for cell in row.split("|")[2:-1]] for row in rows}
+    assert cells["uniform"][0] == "2.050" and cells["uniform"][3] == "3.050" and cells["uniform"][1] == "-"
+    assert cells["whitespace"][0] == "1.000" and cells["whitespace"][3] == "2.000"
+    assert cells["whitespace"][1] == cells["whitespace"][4] == "-1.050 [-1.685, -0.415]"
+    spaces = [text.count(" ") / len(text) for kind in "xy" for group in texts[kind].values() for text in group]
+    assert all(float(cells["whitespace"][n]) == pytest.approx(sum(spaces) / len(spaces), abs=0.1) for n in (2, 5))
+    with pytest.raises(ValueError, match="sources must be left out with comparison"):
+        mixture.main([f"comparison=[{folders[0]}]", "sources={a.jsonl: b}"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="comparison must hold evaluated systems"):
+        mixture.main([f"comparison=[{tmp_path / 'empty'}]"])

@@ -25,8 +25,8 @@ REWARDS = ("early_exit", "log_likelihood", "entropy_relative", "relative")
 BASELINES = ("none", "batch_mean", "leave_one_out", "z_score")
 COMPARING = ("batch_mean", "leave_one_out")
 CREDITED = (
-    *("raw", "batch", "early", "paper", "leave_one_out", "entropy_relative", "z_score", "running_mean", "regression"),
-    *("group_mean_2", "group_mean_4", "group_mean_8", "local_flips", "local_flips_far", "token_gain"),
+    *("raw", "batch", "early", "paper", "leave_one_out", "entropy_relative", "z_score", "running_mean", "natural"),
+    *("regression", "group_mean_2", "group_mean_4", "group_mean_8", "local_flips", "local_flips_far", "token_gain"),
 )
 TASKS = ("piqa", "hellaswag", "arc_easy", "lambada_openai")
 REFERENCES = ("spacebyte", "whitespace", "bpe", "unigram", "uniform", "stride", "random", "bernoulli")

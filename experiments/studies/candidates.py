@@ -32,6 +32,10 @@ def _plain(baseline: str, reward: str, name: str, gamma: float, model: UNet, num
     return Candidate(name, estimator, reward=reward, learn=lambda _: None)  # estimating updates its mean
 
 
+def _natural(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    return Candidate(name, make_estimator("natural_gradient", gamma=gamma, baseline="batch_mean"))
+
+
 def _group(size: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
     estimator = make_estimator("discounted_return", gamma=gamma, baseline="group_mean", group_size=size)
     return Candidate(name, estimator, rows_per_text=size)
@@ -112,6 +116,7 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "entropy_relative": partial(_plain, "leave_one_out", "entropy_relative"),
         "z_score": partial(_plain, "z_score", "early_exit"),
         "running_mean": partial(_plain, "running_mean", "early_exit"),
+        "natural": _natural,
         "control_variate": partial(_control_variate, None),
         # On the early exit's loss and entropy at each byte, and on its state.
         "regression": partial(_control_variate, (("next", "early_log_prob"), "early_entropy", "encoder_state")),

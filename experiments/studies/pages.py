@@ -21,6 +21,7 @@ ESTIMATOR_LABELS = {
     "entropy_relative": "early exit's entropy instead of its likelihood, mean of the other rows",
     "z_score": "early exit, z-score",
     "running_mean": "early exit, mean of earlier batches",
+    "natural": "early exit, batch mean, over p (1 - p)",
     "control_variate": "early exit, regression on its later log-likelihoods",
     "regression": "early exit, regression on what the early exit knows of the text",
     "critic_td": "early exit, critic, lambda 0.95",

@@ -26,6 +26,7 @@ from rltok_rl.experiments.reports.markdown import (
     options_text,
     percent,
     plain,
+    rounded,
     with_error,
     with_unit,
 )
@@ -91,6 +92,7 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     content = _content(list(runs.values()), options, {name: dict(sorted(systems[name].items())) for name in order})
     if earlier is not None:
         content = with_earlier(content, earlier)
+    content = rounded(content)
     for system in content["systems"]:
         _require_equal_budgets(system["name"], system["rows"])
     written = json.dumps(content, indent=None, separators=(",", ":")) + "\n"

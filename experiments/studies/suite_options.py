@@ -12,6 +12,7 @@ from rltok_rl.experiments.studies.suite_entries import (
     ESTIMATORS,
     FIXED,
     GAMMA,
+    NOT_DEFAULT,
     check_estimators,
     entry_overrides,
     override_names,
@@ -96,7 +97,7 @@ def read_suite_options(arguments: Sequence[str]) -> SuiteOptions:
 def suite_entries(options: SuiteOptions) -> list[str]:
     """Return the names of the entries in the order of tables."""
     everything = not options.estimator and not options.entries
-    estimators = list(ESTIMATORS) if everything else options.estimator
+    estimators = [name for name in ESTIMATORS if name not in NOT_DEFAULT] if everything else options.estimator
     product = [f"{name}@{gamma:g}" for name, gamma in itertools.product(estimators, options.gamma or [GAMMA])]
     product += [PAPER_DISCOUNT] if everything and not options.gamma else []
     return list(dict.fromkeys([ORACLE, UNIFORM, *(FIXED if everything else options.entries), *product]))

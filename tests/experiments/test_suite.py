@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from rltok_rl.experiments.studies import suite
-from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED
+from rltok_rl.experiments.studies.suite_entries import ESTIMATORS, FIXED, NOT_DEFAULT
 from rltok_rl.experiments.studies.suite_options import SuiteOptions, read_suite_options, suite_entries
 
 from ..each import refused
@@ -158,7 +158,9 @@ def test_options_and_their_errors(tmp_path, capsys, monkeypatch):
     assert entries[:3] == ["oracle", "uniform", "local_flips@0.9"] and len(entries) == 6
     assert "my_file:Mine@0.99" in entries
     everything = suite_entries(SuiteOptions())
-    assert len(everything) == len(FIXED) + len(ESTIMATORS) + 1 and everything[-1] == "batch_mean@0.99"
+    assert (
+        len(everything) == len(FIXED) + len(ESTIMATORS) - len(NOT_DEFAULT) + 1 and everything[-1] == "batch_mean@0.99"
+    )
     read = read_suite_options
     chosen = suite.suite_jobs(read([*TINY, "entries=paper", "first_seed=100", "seeds=2"]))
     assert {job.cell.seed for job in chosen} == {job.config.seed for job in chosen} == {100, 101}

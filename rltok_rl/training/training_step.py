@@ -135,17 +135,17 @@ class TrainingStep(nn.Module):
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
 
-        In a warm start, boundaries are random and the policy learns only if its term is off-policy; with a
-        ``warm_start_rule`` the rule draws them and the policy imitates it.
+        In a warm start, advantages do not reach the policy: the control of its rate alone does. If its term is
+        off-policy, boundaries are random and it learns from them; with a ``warm_start_rule`` the rule draws them, and
+        the policy imitates it.
         """
         self._begin()
         rollout, rates = self._rollout(warm_start)
         if self.keep_batch:
             rollout = self._with_advantages(rollout)
             self.batch = [rollout.detach()]
-        terms = self._prediction_terms if warm_start and not self.off_policy else self.loss.terms
         values: dict[str, list[Tensor]] = {}
-        total = torch.stack([self._run_term(name, rollout, values) for name in terms]).sum()
+        total = torch.stack([self._run_term(name, rollout, values) for name in self._terms(warm_start)]).sum()
         if warm_start and self.warm_start_rule is not None:
             total = total + self._imitate(rollout, values)
         return {**rates, **{name: value for name, (value,) in values.items()}, "loss": total}
@@ -171,15 +171,17 @@ class TrainingStep(nn.Module):
                 (torch.stack(losses).sum() / micro_batches).backward()
             batch.append(rollout.detach())
         metrics = _means(values)
-        if len(self._prediction_terms) < len(self.loss.terms) and (self.off_policy or not warm_start):
+        if terms := [name for name in self._terms(warm_start) if name not in self._prediction_terms]:
             if self.keep_batch:
                 batch = self.batch = list(self._with_advantages(cat(batch, 0)).split(len(batch[0]), 0))
-            metrics |= self.policy_epoch(batch, on_policy=on_policy)
+            metrics |= self.policy_epoch(batch, on_policy=on_policy, terms=terms)
         metrics["loss"] = torch.stack([value for name, value in metrics.items() if name.startswith("loss_")]).sum()
         return {**_means(all_rates), **metrics}  # a rate loss leaves forced boundaries out of its rate
 
-    def policy_epoch(self, batch: Sequence[TensorDictBase], *, on_policy: bool = False) -> dict[str, Tensor]:
-        """Add the gradients of all terms other than next-byte losses, for a stored batch; returns its metrics.
+    def policy_epoch(
+        self, batch: Sequence[TensorDictBase], *, on_policy: bool = False, terms: Sequence[str] | None = None
+    ) -> dict[str, Tensor]:
+        """Add the gradients of ``terms`` (None: all but next-byte losses) for a stored batch; returns its metrics.
 
         The batch is a list of micro-batches [B, T] without gradients. Encoder and policy run again; token layers and
         decoder do not. With ``on_policy``, the current policy drew the boundaries and wrote their ``logits``. Otherwise
@@ -207,8 +209,9 @@ class TrainingStep(nn.Module):
         if on_policy:
             rollout["action_log_prob"] = boundary_log_prob(logits, rollout["action"], forced=rollout["forced"])
         values: dict[str, list[Tensor]] = {}
-        names = [name for name in self.loss.terms if name not in self._prediction_terms]
-        torch.stack([self._run_term(name, rollout, values) for name in names]).sum().backward()
+        if terms is None:
+            terms = [name for name in self.loss.terms if name not in self._prediction_terms]
+        torch.stack([self._run_term(name, rollout, values) for name in terms]).sum().backward()
         assert logits.grad is not None
         for rows, gradient in zip(batch, logits.grad.split(len(batch[0])), strict=True):
             again = scored.pop() if scored else score(rows)
@@ -216,12 +219,14 @@ class TrainingStep(nn.Module):
         return {name: value for name, (value,) in values.items()}
 
     def draw(self, *, warm_start: bool = False) -> TensorDictBase:
-        """Draw a rollout [B, T] with gradients; a warm start draws the boundaries at random or by a rule."""
+        """Draw a rollout [B, T] with gradients; a warm start may draw the boundaries at random or by a rule."""
         actor = self.actor
-        if warm_start:
-            actor = self.warm_start_rule or RandomActor(self.model.config.target_rate)
+        if warm_start and self.off_policy:
+            actor = RandomActor(self.model.config.target_rate)
+        elif warm_start and self.warm_start_rule is not None:
+            actor = self.warm_start_rule
         rollout = self.env.parallel_rollout(actor, generator=self.generator, part=self.part)
-        if warm_start and (self.off_policy or self.warm_start_rule is not None):
+        if warm_start and actor is not self.actor:
             scores = self.policy.get_dist(rollout)
             rollout["logits"], rollout["entropy"] = scores.logits, scores.entropy()
         return rollout
@@ -243,6 +248,14 @@ class TrainingStep(nn.Module):
     @property
     def _prediction_terms(self) -> list[str]:
         return [name for name, term in self.loss.terms.items() if isinstance(term, _MEANS_OVER_STEPS)]
+
+    def _terms(self, warm_start: bool) -> list[str]:
+        """The terms of an update; those of a warm start leave out advantages, or all that a rule is imitated for."""
+        if not warm_start or self.off_policy:
+            return [*self.loss.terms]
+        if self.warm_start_rule is not None:
+            return self._prediction_terms
+        return [name for name in self.loss.terms if name != "policy"]
 
     def _run_term(self, name: str, rollout: TensorDictBase, values: dict[str, list[Tensor]]) -> Tensor:
         """The weighted loss of a term; its outputs are appended to ``values``."""

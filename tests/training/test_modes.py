@@ -137,17 +137,26 @@ def test_epochs_move_the_policy_and_report_how_far():
     assert abs(again["kl_approx"]) > 1e-6 and again["ESS"] < 1.0
 
 
-def test_warm_start_draws_at_random_and_leaves_plain_reinforce_alone():
-    """Two updates of 64 bytes have random boundaries, from which the policy learns nothing."""
-    trainer = make_trainer(JointLoss.paper(target_rate=0.3), warm_start_bytes=128)
-    weight = trainer.model.boundary_head.projection.weight
-    before = weight.detach().clone()
-    for _ in range(2):
-        assert trainer.warming
-        metrics = trainer.update()
-        assert "loss_policy" not in metrics and 0 < metrics["rate"] < 1
-    assert not trainer.warming and torch.equal(weight, before)
-    assert "loss_policy" in trainer.update() and not torch.equal(weight, before)
+@both
+def test_in_a_warm_start_the_control_of_the_rate_alone_reaches_plain_reinforce(micro_batches):
+    """Two updates are those of a policy whose advantages count nothing; in the third they count."""
+    curves = {}
+    for weight, warm_start in ((0.0, 0), (1.0, 2), (1.0, 0)):
+        terms = dict(JointLoss.paper(target_rate=0.3).terms)
+        loss = JointLoss(terms, {"policy": weight, "rate": 0.01, "early_exit": 0.1})
+        size = 64 * micro_batches
+        trainer = make_trainer(loss, warm_start_bytes=warm_start * size, lr=1e-2, micro_batches=micro_batches)
+        curves[weight, warm_start] = updates = []
+        for number in range(3):
+            assert trainer.warming is (number < warm_start)
+            updates.append(trainer.update())
+            assert ("loss_policy" in updates[-1]) is (number >= warm_start)
+            updates[-1]["head"] = trainer.model.boundary_head.projection.weight.detach().clone()
+    silent, warm, plain = curves.values()
+    for number, same in ((0, True), (1, True), (2, False)):
+        assert torch.equal(silent[number]["head"], warm[number]["head"]) is same
+        assert silent[number]["rate"] == warm[number]["rate"]
+    assert not torch.equal(plain[0]["head"], warm[0]["head"])
 
 
 @both

@@ -70,10 +70,11 @@ class ActorConfig:
     rates: list[float] | None = option(None, "(0, 1)", "boundaries per byte")
     """[low, high] of log-uniform target rates, for ``learned`` with ``model.overrides.rate_embedding=true``."""
     warm_start_bytes: int = option(0, "[0, inf)", "bytes")
-    """First bytes, whose boundaries are random at the target rate; ``reinforce`` does not train the policy on them."""
+    """First bytes, on which the control of the rate alone reaches the policy; with ``importance`` and ``ppo`` it learns
+    from random boundaries there."""
     warm_start_rule: str | None = None
     """Rule that draws the boundaries of the warm start and that the policy imitates: ``spacebyte``, ``third-letter``,
-    ``whitespace``, ``uniform`` or ``stride``; null draws at random. Needs ``loss=reinforce``."""
+    ``whitespace``, ``uniform`` or ``stride``. Needs ``loss=reinforce``."""
 
 
 @dataclass

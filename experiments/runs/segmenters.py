@@ -141,7 +141,7 @@ def rule_segmenter(choice: str, model: UNet, **options: Any) -> Segmenter:
 
 
 def build_warm_start_rule(config: TrainConfig, model: UNet) -> Segmenter | None:
-    """Build the rule that the policy imitates in its warm start; None if boundaries are random there."""
+    """Build the rule that the policy imitates in its warm start; None without such a rule."""
     name, actor = "actor.warm_start_rule", config.actor
     if actor.warm_start_rule is None or not learned(config) or actor.name != "learned":
         return None

@@ -67,7 +67,7 @@ class Trainer:
         seed: of the boundaries; the same in all processes, as the environment's.
         processes: the ranks that train together; they make the updates that one process would make with all rows.
         strategy: ``"ddp"`` or ``"fsdp"`` with several processes, which shards the model in place.
-        warm_start_rule: a rule that the policy imitates during ``warm_start_bytes``; None draws at random.
+        warm_start_rule: a rule that the policy imitates during ``warm_start_bytes``.
 
     Example:
         >>> from rltok_rl.data import local_prose
@@ -153,7 +153,7 @@ class Trainer:
 
     @property
     def warming(self) -> bool:
-        """Whether boundaries are still drawn at random or by the ``warm_start_rule``."""
+        """Whether the policy does not learn from advantages yet, or from those of random boundaries."""
         return self.bytes_done < self.options.warm_start_bytes
 
     @property

@@ -78,7 +78,7 @@ def wrap_in_ddp(processes: Processes, folder: Path) -> None:
     """Run the step in torch's wrapper, as docs/distributed.md shows; then with an unused policy, and a critic."""
     for name, case in WRAPPED.items():
         trainer = make(processes, "ddp", **case)
-        step = DistributedDataParallel(trainer.step, find_unused_parameters=name == "warm start")
+        step = DistributedDataParallel(trainer.step)
         step(warm_start=name == "warm start")["loss"].backward()
         gradients = {key: p.grad for key, p in trainer.step.named_parameters()}
         torch.save(gradients, folder / f"step {name} {processes.rank}.pt")

@@ -25,6 +25,7 @@ PLACES, SUITE = ROOT / "docs/results/places.md", ROOT / "docs/results/suite.md"
 
 MAIN = ("imitation", "third-letter", "ours", "hnet", "spacebyte", "fast", "tuned", "uniform")
 """Systems of the main table that README states."""
+MIXED = ("bpe", "entropy-spike", "ours", "spacebyte", "hnet")
 OTHERS = ("paper", "paper-0.9", "gumbel", "bpe")
 SYSTEMS = {
     **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *OTHERS)},
@@ -52,6 +53,9 @@ SYSTEMS = {
     "paper-0.9": (("compare-whole", "paper-gamma-0.9"),),
     "released": (("compare-whole", "released"),),
     **{f"code {name}": (("compare-code", name),) for name in ("ours", "hnet", "spacebyte", "uniform")},
+    "natural": (("compare-grid", "natural-recipe"),),
+    "grid gamma-0.99": (("compare-grid", "gamma-0.99"),),
+    **{f"mixture {name}": (("compare-mixture", name),) for name in (*MIXED, "uniform")},
 }
 """Folder and system of each result; seeds of several folders are joined."""
 MEANS = [
@@ -99,6 +103,12 @@ DIFFERENCES = [
     ("fast", "twelve ours", PLACES),
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
     ("fast spacebyte", "fast", PLACES),
+    *((f"main {name}", "natural", COMPARE) for name in ("paper", "paper-0.9", "tuned", "uniform", "spacebyte")),
+    *((f"main {name}", "natural", README) for name in ("paper", "uniform", "ours")),
+    ("grid gamma-0.99", "natural", COMPARE),
+    *((f"mixture {name}", "mixture uniform", OTHER_TEXTS) for name in MIXED),
+    *((f"mixture {name}", "mixture ours", OTHER_TEXTS) for name in ("hnet", "spacebyte")),
+    ("mixture ours", "mixture bpe", OTHER_TEXTS),
     *((name, "ablations' tuned", README) for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag")),
 ]
 
@@ -213,6 +223,31 @@ def test_scores_of_the_discount_that_is_ahead_in_the_suite():
     )
     gap = paired_difference(rows.query("seed < 5"), ahead, "batch_mean@0.9", SEED_PAIRS)
     assert f"it is {gap.mean:.2f} ± {gap.half_width:.2f} ahead of" in page
+
+
+def test_scores_of_the_recipe_with_a_warm_start_in_the_suite():
+    """The cells of natural@0.95 and batch_mean@0.95, in files of their own, beside those of the archive."""
+    page, entries = SUITE.read_text(), ["batch_mean@0.99", "ours", "control_variate@0.9", "leave_one_out@0.9"]
+    cells = [
+        cell for cell in archived("suite") if cell["seed"] < 5 and cell["entry"] in (*entries, "uniform", "oracle")
+    ]
+    for entry, file in (("natural@0.95", "natural"), ("batch_mean@0.95", "gamma-0.95")):
+        own = pd.read_csv(RESULTS / "suite" / f"{file}.csv").query("seed < 5").to_dict("records")
+        assert len(own) == 100
+        cells += [cell | {"entry": entry, "total_flops": 7.5e11, "final": cell} for cell in own]
+    rows = score_cells(cells)
+    assert rows.groupby("entry").score.mean().drop("oracle").idxmax() == "natural@0.95"
+    for entry in ("natural@0.95", "batch_mean@0.95", *entries):
+        table = rows[rows.entry == entry].pivot_table("score", ["task", "grade"], "seed")
+        low, high = seed_interval(table)
+        parts = [f"{interquartile_mean(table.stack()):.3f} [{low:.3f}, {high:.3f}]", f"{table.stack().mean():.3f}"]
+        if entry != "natural@0.95":
+            gaps = [paired_difference(rows, entry, "natural@0.95", by) for by in (SEED_PAIRS, PAIRS)]
+            parts += [f"{gap.mean:.3f} ± {gap.half_width:.3f}" for gap in gaps]
+        assert f"| `{entry}` | {' | '.join(parts)} |" in page.replace(" | | |", " |"), (entry, parts)
+    own = rows[rows.entry == "natural@0.95"]
+    hard = own.task.isin(["decoy", "clock"]) | (own.task.isin(["delay", "switch"]) & (own.grade == 3))
+    assert (~hard).sum() == 70 and (own[~hard].score >= 0.1).all()
 
 
 def archived(folder: str) -> list[dict[str, Any]]:

@@ -70,8 +70,8 @@ class ActorConfig:
     rates: list[float] | None = option(None, "(0, 1)", "boundaries per byte")
     """[low, high] of log-uniform target rates, for ``learned`` with ``model.overrides.rate_embedding=true``."""
     warm_start_bytes: int = option(0, "[0, inf)", "bytes")
-    """First bytes, on which the control of the rate alone reaches the policy; with ``importance`` and ``ppo`` it learns
-    from random boundaries there."""
+    """First bytes, on which no advantages reach the policy, only the control of its rate and an entropy bonus; with
+    ``importance`` and ``ppo`` it learns from random boundaries there."""
     warm_start_rule: str | None = None
     """Rule that draws the boundaries of the warm start and that the policy imitates: ``spacebyte``, ``third-letter``,
     ``whitespace``, ``uniform`` or ``stride``. Needs ``loss=reinforce``."""

@@ -312,7 +312,8 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
     ),
     "training/test_snapshots": (("error-in-nats", 'metrics["standard_error"] /= math.log(2)', "pass"),),
     "training/test_modes training/test_gradients": (
-        ("warm-start-off-policy", "if warm_start and not self.off_policy else self", "if warm_start else self"),
+        ("warm-start-off-policy", "if not warm_start or self.off_policy:", "if not warm_start:"),
+        ("warm-start-advantages", 'if name != "policy"]', "]"),
     ),
     # evaluation
     "evaluation/test_agreement": (("pairs-across-rows", "row * (rows.shape[1] + gap)", "row * rows.shape[1]"),),

@@ -68,15 +68,16 @@ def natural_advantage(advantages: Tensor, logits: Tensor, *, floor: float = 0.05
         A_t (1/4) / max(p_t (1 - p_t), floor)
 
     The expected policy gradient of a logit is the effect of its decision times p (1 - p), which vanishes where the
-    policy has almost decided. With these advantages it is a quarter of the effect wherever p (1 - p) is at least
-    ``floor``, as it is at p = 1/2 anyway. That is the natural gradient (Kakade 2001) of each logit by itself: the joint
-    information of the weights that logits share is not inverted.
+    policy has almost decided. With these advantages it is a quarter of the effect, as at p = 1/2, wherever p (1 - p) is
+    at least ``floor``. That is the natural gradient (Kakade 2001) of each logit by itself: the joint information of the
+    weights that logits share is not inverted. Advantages are 0 where ``mask`` is False.
 
     Example:
         >>> natural_advantage(torch.ones(3), torch.tensor([0.0, 2.0, -9.0]))
         tensor([1.0000, 2.3811, 5.0000])
     """
     probs = zero_masked(logits.detach(), mask).to(wide(advantages)).sigmoid()
+    advantages = zero_masked(advantages, mask)
     return advantages * (0.25 / (probs * (1.0 - probs)).clamp(min=floor)).to(advantages.dtype)
 
 

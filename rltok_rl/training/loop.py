@@ -153,7 +153,7 @@ class Trainer:
 
     @property
     def warming(self) -> bool:
-        """Whether the policy does not learn from advantages yet, or from those of random boundaries."""
+        """Whether the run is in its warm start."""
         return self.bytes_done < self.options.warm_start_bytes
 
     @property

@@ -62,8 +62,8 @@ class LoopOptions:
     """Learning-rate factors of everything that reads bytes, of the token layers, and of the layers on tokens of tokens
     if there are any (:func:`~rltok_rl.agents.segmenters.split_stages`)."""
     warm_start_bytes: int = option(0, "[0, inf)", "bytes")
-    """First bytes, on which the control of the rate alone reaches the policy, so that its decisions stay open until tokens
-    help. An off-policy loss learns from random boundaries there; a trainer's ``warm_start_rule`` is imitated."""
+    """First bytes, on which no advantages reach the policy, so that its decisions stay open until tokens help. An
+    off-policy loss learns from random boundaries there; a trainer's ``warm_start_rule`` is imitated."""
     figures_every: int = option(1, "[1, inf)", "updates")
     """Updates whose metrics are fetched together: an accelerator waits for the host once in so many updates. With
     ``total_flops`` they are fetched after each, because the schedule depends on them."""

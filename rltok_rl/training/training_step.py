@@ -135,9 +135,8 @@ class TrainingStep(nn.Module):
     def forward(self, *, warm_start: bool = False) -> dict[str, Tensor]:
         """Draw a rollout and compute all losses.
 
-        In a warm start, advantages do not reach the policy: the control of its rate alone does. If its term is
-        off-policy, boundaries are random and it learns from them; with a ``warm_start_rule`` the rule draws them, and
-        the policy imitates it.
+        In a warm start, advantages do not reach the policy; its other terms do. If its term is off-policy, boundaries
+        are random and it learns from them; with a ``warm_start_rule`` the rule draws them, and the policy imitates it.
         """
         self._begin()
         rollout, rates = self._rollout(warm_start)
@@ -172,7 +171,7 @@ class TrainingStep(nn.Module):
             batch.append(rollout.detach())
         metrics = _means(values)
         if terms := [name for name in self._terms(warm_start) if name not in self._prediction_terms]:
-            if self.keep_batch:
+            if self.keep_batch and "policy" in terms:
                 batch = self.batch = list(self._with_advantages(cat(batch, 0)).split(len(batch[0]), 0))
             metrics |= self.policy_epoch(batch, on_policy=on_policy, terms=terms)
         metrics["loss"] = torch.stack([value for name, value in metrics.items() if name.startswith("loss_")]).sum()

@@ -54,7 +54,7 @@ SYSTEMS = {
     "released": (("compare-whole", "released"),),
     **{f"code {name}": (("compare-code", name),) for name in ("ours", "hnet", "spacebyte", "uniform")},
     "natural": (("compare-grid", "natural-recipe"),),
-    "grid gamma-0.99": (("compare-grid", "gamma-0.99"),),
+    **{f"grid {name}": (("compare-grid", name),) for name in ("ours", "gamma-0.99")},
     **{f"mixture {name}": (("compare-mixture", name),) for name in (*MIXED, "uniform")},
 }
 """Folder and system of each result; seeds of several folders are joined."""
@@ -104,7 +104,8 @@ DIFFERENCES = [
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
     ("fast spacebyte", "fast", PLACES),
     *((f"main {name}", "natural", COMPARE) for name in ("paper", "paper-0.9", "tuned", "uniform", "spacebyte")),
-    *((f"main {name}", "natural", README) for name in ("paper", "uniform", "ours")),
+    *((f"main {name}", "natural", README) for name in ("paper", "uniform")),
+    *(("grid ours", "natural", page) for page in (README, COMPARE)),
     ("grid gamma-0.99", "natural", COMPARE),
     *((f"mixture {name}", "mixture uniform", OTHER_TEXTS) for name in MIXED),
     *((f"mixture {name}", "mixture ours", OTHER_TEXTS) for name in ("hnet", "spacebyte")),
@@ -228,9 +229,7 @@ def test_scores_of_the_discount_that_is_ahead_in_the_suite():
 def test_scores_of_the_recipe_with_a_warm_start_in_the_suite():
     """The cells of natural@0.95 and batch_mean@0.95, in files of their own, beside those of the archive."""
     page, entries = SUITE.read_text(), ["batch_mean@0.99", "ours", "control_variate@0.9", "leave_one_out@0.9"]
-    cells = [
-        cell for cell in archived("suite") if cell["seed"] < 5 and cell["entry"] in (*entries, "uniform", "oracle")
-    ]
+    cells = [cell for cell in archived("suite") if cell["seed"] < 5]
     for entry, file in (("natural@0.95", "natural"), ("batch_mean@0.95", "gamma-0.95")):
         own = pd.read_csv(RESULTS / "suite" / f"{file}.csv").query("seed < 5").to_dict("records")
         assert len(own) == 100
@@ -245,9 +244,11 @@ def test_scores_of_the_recipe_with_a_warm_start_in_the_suite():
             gaps = [paired_difference(rows, entry, "natural@0.95", by) for by in (SEED_PAIRS, PAIRS)]
             parts += [f"{gap.mean:.3f} ± {gap.half_width:.3f}" for gap in gaps]
         assert f"| `{entry}` | {' | '.join(parts)} |" in page.replace(" | | |", " |"), (entry, parts)
-    own = rows[rows.entry == "natural@0.95"]
-    hard = own.task.isin(["decoy", "clock"]) | (own.task.isin(["delay", "switch"]) & (own.grade == 3))
-    assert (~hard).sum() == 70 and (own[~hard].score >= 0.1).all()
+    easy = rows[~rows.task.isin(["decoy", "clock"]) & ~(rows.task.isin(["delay", "switch"]) & (rows.grade == 3))]
+    failed = (easy.score < 0.1).groupby(easy.entry).agg(["sum", "size"])
+    assert [*failed.loc[["natural@0.95", "batch_mean@0.95", *entries]].itertuples(index=False, name=None)] == [
+        (count, 70) for count in (0, 0, 1, 2, 1, 1)
+    ]
 
 
 def archived(folder: str) -> list[dict[str, Any]]:

@@ -293,7 +293,7 @@ def importance_weighted(log_probs, old_log_probs, advantages, max_weight):
 
 def natural_advantage(advantages, logits, floor, mask):
     information = kept(logits.detach(), mask).sigmoid() * kept(-logits.detach(), mask).sigmoid()
-    return advantages / (4 * information.where(information > floor, floor))
+    return kept(advantages, mask) / (4 * information.where(information > floor, floor))
 
 
 def effective_sample_size(log_ratios, mask):

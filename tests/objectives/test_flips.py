@@ -163,7 +163,7 @@ def test_training_step_runs_a_micro_batch_per_pass_in_its_precision(options):
 
 
 def test_trials_of_a_warm_start_are_not_counted():
-    """Boundaries are random then, and nothing reads advantages, unless the loss is off-policy."""
+    """Nothing reads advantages then, unless the loss is off-policy."""
     for ppo in (False, True):
         trainer = make(estimator="local_flips", ppo=ppo, warm_start_bytes=UPDATE, updates=2)
         totals = [update["total_flops"] - update["flops"] for update in (trainer.update(), trainer.update())]

@@ -212,7 +212,7 @@ BUGS = (
         "micro-batch-means",
         "tests/training/test_gradients.py",
         "torch.stack([self._run_term(name, rollout, values) for name in terms]).sum().backward()",
-        "sum(self._run_term(name, part, values) for part in rollout.split(len(batch[0])) for name in names)"
+        "sum(self._run_term(name, part, values) for part in rollout.split(len(batch[0])) for name in terms)"
         ".div(len(batch)).backward(); values = {name: [sum(each) / len(each)] for name, each in values.items()}",
     ),
     Bug(

@@ -20,21 +20,19 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.reports.paired import interval, paired_over_seeds
-from rltok_rl.experiments.reports.systems_page import evaluated_systems
-from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
+from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder
 from rltok_rl.experiments.studies.common import check_minimums, read_options, write_rows
+from rltok_rl.experiments.studies.comparisons import read_comparison, read_with
 from rltok_rl.experiments.texts import data_config, read_run_texts
 from torch import Tensor
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.files import read_grouped_documents
 from rltok_rl.data.source import document_key
-from rltok_rl.evaluation import corpus_bits_per_byte, read_text
+from rltok_rl.evaluation import corpus_bits_per_byte
 from rltok_rl.foreign import read_json
-from rltok_rl.models import UNet
 
 
 @dataclass
@@ -84,24 +82,14 @@ def table_of_sources(options: Options) -> str:
     losses: dict[str, dict[str, dict[int, float]]] = {}  # by system, source and seed
     rates: dict[str, dict[str, list[float]]] = {}
     for seed, folder in enumerate(map(Path, options.comparison)):
-        if not (systems := evaluated_systems(folder)):
-            raise ValueError(f"comparison must hold evaluated systems, got {str(folder)!r}")
-        run = read_run(folder / systems[0])  # all systems of a comparison have its text
+        systems, run = read_comparison(folder)
         texts, keys, sources = _held_out(run, trust_data=options.trust_data)
         names = [sources[key] for key in keys]
         groups = [sources[key] for key in sorted(sources)]  # in the order of evaluations
         for system in systems:
             evaluation = read_json(folder / system / EVALUATION)
             counts, nats = torch.tensor(evaluation["counts"]), torch.tensor(evaluation["nats"], dtype=torch.float64)
-            model = UNet.from_pretrained(folder / system / "model")
-            reading = read_text(
-                model,
-                texts,
-                context=int(run.option("data.num_steps")),
-                most=options.windows,
-                generator=torch.Generator().manual_seed(0),
-                segmenter=load_segmenter(folder / system / "model", model),
-            )
+            reading = read_with(folder / system, run, texts, windows=options.windows)
             for source in sorted({*groups}):
                 held, read = _where(groups, source), _where(names, source)[reading.document]
                 loss, rate = corpus_bits_per_byte(counts[held], nats[held]), reading.boundaries[read].double().mean()

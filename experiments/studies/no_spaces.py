@@ -21,11 +21,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.reports.markdown import markdown
-from rltok_rl.experiments.reports.systems_page import evaluated_systems
-from rltok_rl.experiments.runs.folder import RunFolder, read_run
+from rltok_rl.experiments.runs.folder import RunFolder
 from rltok_rl.experiments.studies.common import check_minimums, read_options, write_rows
+from rltok_rl.experiments.studies.comparisons import read_comparison, read_with
 from rltok_rl.experiments.studies.known_words import (
     SPACED_COLUMN,
     generate_words,
@@ -38,8 +37,7 @@ from torch import Tensor
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.files import read_documents
-from rltok_rl.evaluation import Reading, boundary_match, read_text, split_character_share
-from rltok_rl.models import UNet
+from rltok_rl.evaluation import Reading, boundary_match, split_character_share
 from rltok_rl.utils import did_you_mean
 
 TOLERANCES = (0, 1, 2, 3)
@@ -131,21 +129,10 @@ def held_out_words(run: RunFolder, *, trust_data: bool) -> tuple[list[bytes], Te
 def word_end_table(folder: Path, windows: int, *, trust_data: bool) -> str:
     """Return a Markdown table of F1 against word ends, for the systems of a comparison."""
     rows: list[list[str]] = []
-    systems = evaluated_systems(folder)
-    if not systems:
-        raise ValueError(f"comparison must hold evaluated systems, got {str(folder)!r}")
-    run = read_run(folder / systems[0])  # all systems of a comparison have its text
+    systems, run = read_comparison(folder)
     texts, ends = held_out_words(run, trust_data=trust_data)
     for system in systems:
-        model = UNet.from_pretrained(folder / system / "model")
-        reading = read_text(
-            model,
-            texts,
-            context=int(run.option("data.num_steps")),
-            most=windows,
-            generator=torch.Generator().manual_seed(0),
-            segmenter=load_segmenter(folder / system / "model", model),
-        )
+        reading = read_with(folder / system, run, texts, windows=windows)
         matches = word_end_matches(reading, ends)
         cells = [f"{f1:.2f} ({chance:.2f})" for f1, chance in matches]
         inside, everywhere = inside_characters(reading)

@@ -170,17 +170,17 @@ class TrainingStep(nn.Module):
                 (torch.stack(losses).sum() / micro_batches).backward()
             batch.append(rollout.detach())
         metrics = _means(values)
-        if terms := [name for name in self._terms(warm_start) if name not in self._prediction_terms]:
+        if terms := self._policy_terms(warm_start):
             if self.keep_batch and "policy" in terms:
                 batch = self.batch = list(self._with_advantages(cat(batch, 0)).split(len(batch[0]), 0))
-            metrics |= self.policy_epoch(batch, on_policy=on_policy, terms=terms)
+            metrics |= self.policy_epoch(batch, on_policy=on_policy, warm_start=warm_start)
         metrics["loss"] = torch.stack([value for name, value in metrics.items() if name.startswith("loss_")]).sum()
         return {**_means(all_rates), **metrics}  # a rate loss leaves forced boundaries out of its rate
 
     def policy_epoch(
-        self, batch: Sequence[TensorDictBase], *, on_policy: bool = False, terms: Sequence[str] | None = None
+        self, batch: Sequence[TensorDictBase], *, on_policy: bool = False, warm_start: bool = False
     ) -> dict[str, Tensor]:
-        """Add the gradients of ``terms`` (None: all but next-byte losses) for a stored batch; returns its metrics.
+        """Add the gradients of all terms other than next-byte losses, for a stored batch; returns its metrics.
 
         The batch is a list of micro-batches [B, T] without gradients. Encoder and policy run again; token layers and
         decoder do not. With ``on_policy``, the current policy drew the boundaries and wrote their ``logits``. Otherwise
@@ -208,8 +208,7 @@ class TrainingStep(nn.Module):
         if on_policy:
             rollout["action_log_prob"] = boundary_log_prob(logits, rollout["action"], forced=rollout["forced"])
         values: dict[str, list[Tensor]] = {}
-        if terms is None:
-            terms = [name for name in self.loss.terms if name not in self._prediction_terms]
+        terms = self._policy_terms(warm_start)
         torch.stack([self._run_term(name, rollout, values) for name in terms]).sum().backward()
         assert logits.grad is not None
         for rows, gradient in zip(batch, logits.grad.split(len(batch[0])), strict=True):
@@ -255,6 +254,9 @@ class TrainingStep(nn.Module):
         if self.warm_start_rule is not None:
             return self._prediction_terms
         return [name for name in self.loss.terms if name != "policy"]
+
+    def _policy_terms(self, warm_start: bool) -> list[str]:
+        return [name for name in self._terms(warm_start) if name not in self._prediction_terms]
 
     def _run_term(self, name: str, rollout: TensorDictBase, values: dict[str, list[Tensor]]) -> Tensor:
         """The weighted loss of a term; its outputs are appended to ``values``."""

@@ -8,7 +8,7 @@ import random
 
 import pytest
 from rltok_rl.experiments.compare import train_systems
-from rltok_rl.experiments.runs.folder import EVALUATION
+from rltok_rl.experiments.runs.folder import EVALUATION, read_run
 from rltok_rl.experiments.studies import mixture
 
 from .conftest import COMPARE, configured
@@ -91,7 +91,7 @@ def test_systems_are_compared_in_each_source(tmp_path, capsys, monkeypatch):
     for seed, folder in enumerate(folders):
         train_systems.run(configured(*COMPARE, *data, *systems, f"seed={seed}", f"out={folder}"), "the command")
     for seed, folder in enumerate(folders):  # losses that name their kind: one bit more for y, and for uniform
-        run = mixture.read_run(folder / "uniform")
+        run = read_run(folder / "uniform")
         held, keys, of_key = mixture._held_out(run, trust_data=False)
         assert {of_key[key] for key in keys} == {"x", "y"}
         assert all(set(text) == {ord(of_key[key]), ord(" ")} for text, key in zip(held, keys, strict=True))

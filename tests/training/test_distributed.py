@@ -75,7 +75,7 @@ def train(processes: Processes, folder: Path) -> None:
 
 
 def wrap_in_ddp(processes: Processes, folder: Path) -> None:
-    """Run the step in torch's wrapper, as docs/distributed.md shows; then with an unused policy, and a critic."""
+    """Run the step in torch's wrapper, as docs/distributed.md shows; then in a warm start, and with a critic."""
     for name, case in WRAPPED.items():
         trainer = make(processes, "ddp", **case)
         step = DistributedDataParallel(trainer.step)

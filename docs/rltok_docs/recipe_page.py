@@ -13,7 +13,7 @@ from rltok_rl.experiments.recipes import as_typed, recipe_settings
 from rltok_rl.experiments.run_config import GROUPS
 
 PAGE = Path(__file__).resolve().parent.parent / "recipes.md"
-COLUMNS = ("paper", "released", "tuned", "ours", "natural")
+COLUMNS = ("paper", "released", "tuned", "unscaled", "ours")
 _START, _END = "<!-- table: docs/rltok_docs/recipe_page.py -->\n", "<!-- end of table -->\n"
 
 

@@ -45,8 +45,8 @@ BY_RECIPE: dict[str, dict[str, Any]] = {
     "learned-released": {"recipe": "released"},
     "learned-released-0.9": {"recipe": "released", "estimator": {"gamma": 0.9}},
     "learned-tuned": {"recipe": "tuned"},
+    "learned-unscaled": {"recipe": "unscaled"},
     "learned-ours": {"recipe": "ours"},
-    "learned-natural": {"recipe": "natural"},
 }
 """Variants that every comparison has: policies of recipes. The paper has gamma 0.99, but three of four stored versions
 of the released training step use 0.9; it is not known which of them trained the paper's models."""

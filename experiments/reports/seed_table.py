@@ -29,7 +29,7 @@ from rltok_rl.experiments.reports.table import (
 from rltok_rl.renamed import current_text
 from rltok_rl.viz.difference_figure import SystemDifference
 
-_REFERENCES = ("uniform", "ours")
+_REFERENCES = ("uniform", "unscaled", "ours")
 _FEWEST = 3
 """Seeds that a system needs to be bold, unless none has so many."""
 OFF = "†"
@@ -42,7 +42,7 @@ HEADER = (
 
 
 def preferred_reference(systems: Collection[str]) -> str | None:
-    """Return the system that others are compared with, evenly spaced boundaries or else ``ours``; None without both."""
+    """Return the system that others are compared with, evenly spaced boundaries or else a recipe; None without them."""
     return next((name for name in _REFERENCES if name in systems), None)
 
 

@@ -54,7 +54,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""
 NOT_DEFAULT = ("natural_gradient",)
 """Estimators that the suite has no table of yet, so that they must be named."""
-RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "ours": 0.9, "natural": 0.95}
+RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "unscaled": 0.9, "ours": 0.95}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {
     ORACLE: (f"segmenter.name={__name__}:Oracle",),
@@ -62,7 +62,7 @@ FIXED: dict[str, tuple[str, ...]] = {
     "random": ("actor=random",),
     "entropy-spike": ("segmenter=entropy-spike",),
     "entropy-threshold": ("segmenter=entropy-threshold",),
-    **dict.fromkeys(("paper", "paper@0.9", "released", "released@0.9", "tuned", "ours"), ()),
+    **dict.fromkeys(("paper", "paper@0.9", "released", "released@0.9", "tuned", "unscaled", "ours"), ()),
 }
 """Options of the entries that have no estimator to choose."""
 GAMMA = 0.9

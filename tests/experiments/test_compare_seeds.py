@@ -326,9 +326,12 @@ def test_entropy_at_shares_of_a_run():
 
 
 @pytest.mark.parametrize(
-    ("renamed", "reference"), [({}, "uniform"), ({"uniform": "ours"}, "ours"), ({"uniform": "zero"}, "learned")]
+    ("renamed", "reference"),
+    [({}, "uniform"), *(({"uniform": name}, name) for name in ("unscaled", "ours")), ({"uniform": "zero"}, "learned")],
 )
-def test_others_are_compared_with_evenly_spaced_boundaries_or_ours_or_the_first(folder, no_figure, renamed, reference):
+def test_others_are_compared_with_evenly_spaced_boundaries_or_a_recipe_or_the_first(
+    folder, no_figure, renamed, reference
+):
     for old, new in renamed.items():
         for path in list(folder.glob(f"*/{old}")):
             path.rename(path.with_name(new))

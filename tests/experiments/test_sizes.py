@@ -13,7 +13,7 @@ from rltok_rl.experiments.studies import sizes
 from .results import RESULTS
 
 MAIN = RESULTS / "compare-main"
-SHOWN = ("uniform", "ours", "spacebyte", "bpe")
+SHOWN = ("uniform", "unscaled", "spacebyte", "bpe")
 Rows = dict[str, dict[str, dict[str, Any]]]
 
 
@@ -38,29 +38,29 @@ def scaled(rows: Rows, factor: float, **changes: Any) -> None:
 def middle(rows: Rows) -> None:
     scaled(rows, 10)
     for seed in "1234":
-        del rows["ours"][seed]
+        del rows["unscaled"][seed]
     del rows["spacebyte"]
 
 
 def large(rows: Rows) -> None:
     scaled(rows, 100)
     rows["uniform"]["2"]["rate"] = 0.21
-    for seed, row in rows["ours"].items():
+    for seed, row in rows["unscaled"].items():
         row |= {"bits_per_byte": row["bits_per_byte"] - 0.06 - 0.01 * int(seed), "parameters": 900_000}
 
 
 def test_differences_are_paired_by_seed_and_change_per_decade(tmp_path, capsys):
     pages = [page(tmp_path / "large", large), str(MAIN), page(tmp_path / "middle", middle)]
     out = tmp_path / "out"
-    sizes.main([f"pages=[{','.join(pages)}]", "systems=[ours,spacebyte,bpe,hnet]", f"out={out}"])
+    sizes.main([f"pages=[{','.join(pages)}]", "systems=[unscaled,spacebyte,bpe,hnet]", f"out={out}"])
     assert capsys.readouterr().out.strip() == str(out / "sizes.md")
     table = (out / "sizes.md").read_text()
     for row in (
-        "| ours | 239,232 | 10.5 TFLOPs | -0.041 [-0.051, -0.030] | -0.055, -0.033, -0.037, -0.041, -0.038 |",
-        "| ours | 239,232 | 105 TFLOPs | -0.055 | -0.055 |",
-        "| ours | 900,000 | 1.05 PFLOPs | -0.121 [-0.138, -0.104] | -0.115, -0.103, -0.117 †, -0.131, -0.138 |",
+        "| unscaled | 239,232 | 10.5 TFLOPs | -0.041 [-0.051, -0.030] | -0.055, -0.033, -0.037, -0.041, -0.038 |",
+        "| unscaled | 239,232 | 105 TFLOPs | -0.055 | -0.055 |",
+        "| unscaled | 900,000 | 1.05 PFLOPs | -0.121 [-0.138, -0.104] | -0.115, -0.103, -0.117 †, -0.131, -0.138 |",
         # Two decades: (0.06 + 0.01 seed) / 2 over seeds 0 to 4, whose standard deviation is 0.005 sqrt(2.5).
-        "| ours | -0.040 [-0.050, -0.030] | 10.5 TFLOPs to 1.05 PFLOPs, 5 seeds |",
+        "| unscaled | -0.040 [-0.050, -0.030] | 10.5 TFLOPs to 1.05 PFLOPs, 5 seeds |",
         "| bpe * | 239,232 | 10.5 TFLOPs |",
         "| hnet | - | - |",
     ):
@@ -68,7 +68,7 @@ def test_differences_are_paired_by_seed_and_change_per_decade(tmp_path, capsys):
     assert "| spacebyte | 239,232 | 105 TFLOPs |" not in table and table.count("| spacebyte |") == 3
     written = json.loads((out / "sizes.json").read_text())["differences"]
     assert [(row["system"], len(row["by_seed"])) for row in written][:5] == [
-        *(("ours", count) for count in (5, 1, 5)),
+        *(("unscaled", count) for count in (5, 1, 5)),
         *[("spacebyte", 5)] * 2,
     ]
     assert (out / "sizes.png").stat().st_size > 1000
@@ -87,9 +87,9 @@ def test_mistakes_are_named(tmp_path):
         "text": (lambda rows: scaled(rows, 10, counts=[1, 2]), "pages must have the same held-out text"),
         "rate": (lambda rows: scaled(rows, 10, target_rate=0.3), "pages must have the same target rate"),
         "close": (lambda rows: scaled(rows, 1.01), "pages must differ by over 2 % in total FLOPs"),
-        "uneven": (lambda rows: rows["ours"]["1"].update(flops=1e13), "equal total FLOPs in all systems; those of"),
+        "uneven": (lambda rows: rows["unscaled"]["1"].update(flops=1e13), "equal total FLOPs in all systems; those of"),
     }
     for name, (change, message) in changes.items():
         refused(message, MAIN, page(tmp_path / name, change))
-    for systems in ([], ["ours", "horus"], ["ours", "ours"], ["uniform"]):
+    for systems in ([], ["unscaled", "horus"], ["unscaled", "unscaled"], ["uniform"]):
         refused("systems must be some of .*'spacebyte'.*, each once, got", MAIN, other, systems=systems)

@@ -110,10 +110,10 @@ def test_every_entry_trains_with_the_sizes_and_the_rate_of_its_task(entry):
 
 
 def test_recipes_take_any_discount():
-    plain, other = cell_config("nest", 3, "ours", flops=1e9), cell_config("nest", 3, "ours@0.95", flops=1e9)
+    plain, other = cell_config("nest", 3, "unscaled", flops=1e9), cell_config("nest", 3, "unscaled@0.95", flops=1e9)
     assert (plain.estimator.gamma, other.estimator.gamma) == (0.9, 0.95)
     other.estimator.gamma = 0.9
-    assert other == plain == cell_config("nest", 3, "ours@0.9", flops=1e9)
+    assert other == plain == cell_config("nest", 3, "unscaled@0.9", flops=1e9)
     for name in ("ours@1.5", "ours@", "ours@much", "paper@0.9@0.9", "@0.9"):
         with pytest.raises(ValueError, match="entries must be among|gamma must lie in"):
             entry_overrides(name)
@@ -123,10 +123,10 @@ def test_recipes_take_any_discount():
 
 def test_overrides_reach_recipes_too():
     options = ["model.overrides.num_lags=4", "loss.entropy=0.01", "rate.control=pi"]
-    plain, changed = (cell_config("nest", 3, "ours", flops=1e9, overrides=given) for given in ([], options))
+    plain, changed = (cell_config("nest", 3, "unscaled", flops=1e9, overrides=given) for given in ([], options))
     assert (plain.model.overrides["num_lags"], changed.model.overrides["num_lags"]) == (8, 4)
     assert (changed.loss.entropy, changed.rate.control) == (0.01, "pi")
-    given = cell_config("nest", 3, "ours", flops=1e9, overrides=["+baseline.options.num_steps=5"])
+    given = cell_config("nest", 3, "unscaled", flops=1e9, overrides=["+baseline.options.num_steps=5"])
     assert given.baseline.options == {"num_steps": 5}  # refused when the run is built: no option of its baseline
     assert changed.model.overrides["encoder_norm"] is plain.model.overrides["encoder_norm"] is False
 

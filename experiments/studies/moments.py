@@ -1,6 +1,6 @@
 """Signal, cost and bias of estimators at several moments of a run.
 
-    python -m rltok_rl.experiments.studies.moments experiment=recall recipe=ours moments=[0.05,0.3,1.0]
+    python -m rltok_rl.experiments.studies.moments experiment=recall recipe=unscaled moments=[0.05,0.3,1.0]
 
 Fields of :class:`Options` are options of the study; all others are those of ``rltok train`` and describe the run. It
 learns as it would without measurements, and leaves no files but the study's page. All moments have the same windows

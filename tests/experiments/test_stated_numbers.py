@@ -27,8 +27,8 @@ MAIN = ("imitation", "third-letter", "ours", "unscaled", "hnet", "spacebyte", "f
 """Systems of the main table that README states."""
 TEN = ("ours", "unscaled", "spacebyte", "uniform")
 """Systems with ten seeds."""
-MIXED = ("bpe", "entropy-spike", "unscaled", "spacebyte", "hnet")
-CODE = ("bpe", "hnet", "spacebyte", "entropy-spike", "unscaled")
+MIXED = ("bpe", "entropy-spike", "unscaled", "ours", "spacebyte", "hnet")
+CODE = ("bpe", "hnet", "ours", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("paper", "paper-0.9", "gumbel", "bpe")
 SYSTEMS = {
     **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *OTHERS)},
@@ -74,7 +74,8 @@ MEANS = [
 ]
 DIFFERENCES = [
     *((f"code {name}", "code uniform", OTHER_TEXTS) for name in CODE),
-    *(("code unscaled", "code uniform", page) for page in (README, CLAIMS)),
+    *((f"code {name}", "code uniform", CLAIMS) for name in ("ours", "unscaled")),
+    *(("code uniform", f"code {name}", README) for name in ("ours", "unscaled")),
     *(("code uniform", "code hnet", page) for page in (README, CLAIMS)),
     ("code unscaled", "code hnet", OTHER_TEXTS),
     ("tuned", "uniform", COMPARE),

@@ -1,6 +1,6 @@
 r"""Differences from evenly spaced boundaries against total FLOPs, from the pages of comparisons of different sizes.
 
-    python -m rltok_rl.experiments.studies.sizes systems=[unscaled,spacebyte,paper] \
+    python -m rltok_rl.experiments.studies.sizes systems=[ours,unscaled,spacebyte,paper] \
         'pages=[experiments/results/compare-main,experiments/results/compare-width-128]'
 
 A page is the folder of a ``compare-seeds.json``. All pages must have the same held-out text and target rate.
@@ -38,7 +38,7 @@ class Options:
 
     pages: list[str] = field(default_factory=list)
     """Folders of at least two comparisons, each with evenly spaced boundaries."""
-    systems: list[str] = field(default_factory=lambda: ["unscaled", "spacebyte", "paper"])
+    systems: list[str] = field(default_factory=lambda: ["ours", "unscaled", "spacebyte", "paper"])
     """Systems to show, where a page has them."""
     out: str = "runs/sizes"
     """Folder of page, figure and JSON."""

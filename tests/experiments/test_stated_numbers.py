@@ -156,6 +156,8 @@ SUITE_SCORES = [
     *(("pair", entry) for entry in ("discounted_return", "local_flips", "critic_advantage", "z_score")),
 ]
 """Mean scores of a task that the page of the suite states in sentences."""
+AHEAD = "batch_mean@0.95"
+"""An entry whose cells have a file of their own."""
 RETURN = "discounted_return@0.9"
 SUITE_DIFFERENCES = [
     *((None, RETURN, f"{other}@0.9") for other in ("local_flips", "critic_advantage", "budgeted_flips", "token_gain")),
@@ -209,8 +211,8 @@ def test_scores_of_the_suite():
 def test_scores_of_the_discount_that_is_ahead_in_the_suite():
     """The cells of batch_mean@0.95, in a file of their own, beside those of the archive."""
     page = SUITE.read_text().partition("## A warm start")[0]
-    ahead, entries = "batch_mean@0.95", ["batch_mean@0.99", "leave_one_out@0.9", "control_variate@0.9", "unscaled"]
-    cells = own_cells(ahead, "gamma-0.95")
+    ahead, entries = AHEAD, ["batch_mean@0.99", "leave_one_out@0.9", "control_variate@0.9", "unscaled"]
+    cells = cells_of_ahead()
     assert len(cells) == 200
     kept = [cell for cell in archived("suite") if cell["entry"] in (*entries, "batch_mean@0.9", "uniform", "oracle")]
     rows = score_cells([*kept, *cells], references=[cell for cell in kept if cell["seed"] < 5])
@@ -221,9 +223,7 @@ def test_scores_of_the_discount_that_is_ahead_in_the_suite():
         texts = [f"{gap.mean:.2f} ± {gap.half_width:.2f}" for gap in gaps]
         if entry == "control_variate@0.9":
             texts[0] = f"{gaps[0].mean:.3f} ± {gaps[0].half_width:.3f}"
-        table = rows[rows.entry == entry].pivot_table("score", ["task", "grade"], "seed")
-        low, high = seed_interval(table)
-        texts.append(f"{interquartile_mean(table.stack()):.3f} [{low:.3f}, {high:.3f}]")
+        texts.append(middle_over_seeds(table_of_seeds(rows, entry)))
         lines = [line for line in page.splitlines() if line.startswith(f"| `{entry}` |") and scores in line]
         assert len(lines) == 1 and all(text in lines[0] for text in texts), (entry, scores, texts)
     assert [*failures(rows).loc[[ahead, *entries]].itertuples(index=False, name=None)] == [
@@ -240,17 +240,17 @@ def test_scores_of_the_discount_that_is_ahead_in_the_suite():
 def test_scores_of_ours_in_the_suite():
     """Beside the entries with ten seeds: batch_mean@0.95 from a file, the others from the archive."""
     page = SUITE.read_text()
-    entries = ["batch_mean@0.95", "batch_mean@0.99", "leave_one_out@0.9", "control_variate@0.9", "unscaled"]
-    kept = [cell for cell in archived("suite") if cell["entry"] in ("ours", *entries, "uniform", "oracle")]
-    cells = [*kept, *own_cells("batch_mean@0.95", "gamma-0.95")]
-    rows = score_cells(cells, references=[cell for cell in kept if cell["seed"] < 5])
-    assert rows.query("seed < 10").groupby("entry").score.mean()[["ours", *entries]].idxmax() == "ours"
+    entries = [AHEAD, "batch_mean@0.99", "leave_one_out@0.9", "control_variate@0.9", "unscaled"]
+    cells = archived("suite")
+    first = [cell for cell in cells if cell["seed"] < 5]
+    kept = [cell for cell in cells if cell["entry"] in ("ours", *entries, "uniform", "oracle")]
+    rows = score_cells([*kept, *cells_of_ahead()], references=first)
+    assert rows.groupby("entry").score.mean()[["ours", *entries]].idxmax() == "ours"
     for entry in ("ours", *entries):
-        table = rows[rows.entry == entry].pivot_table("score", ["task", "grade"], "seed")
+        table = table_of_seeds(rows, entry)
         assert table.shape == (20, 10) and table.notna().all(axis=None)
-        low, high = seed_interval(table)
-        means = [table.loc[:, first:last].stack().mean() for first, last in ((0, 4), (5, 9), (0, 9))]
-        parts = [f"{interquartile_mean(table.stack()):.3f} [{low:.3f}, {high:.3f}]", *(f"{mean:.3f}" for mean in means)]
+        means = [table.loc[:, low:high].stack().mean() for low, high in ((0, 4), (5, 9), (0, 9))]
+        parts = [middle_over_seeds(table), *(f"{mean:.3f}" for mean in means)]
         if entry != "ours":
             gaps = [paired_difference(rows, entry, "ours", by) for by in (SEED_PAIRS, PAIRS)]
             parts += [f"{gap.mean:.3f} ± {gap.half_width:.3f}" for gap in gaps]
@@ -261,14 +261,24 @@ def test_scores_of_ours_in_the_suite():
     over_seeds, over_places = (f"± {gap.half_width:.3f}" for gap in gaps)
     stated = f"{-gaps[0].mean:.3f} higher than that of `unscaled` ({over_seeds} over seeds, {over_places} over"
     assert stated in README.read_text()
-    means = score_cells([cell for cell in archived("suite") if cell["seed"] < 5]).groupby("entry").score.mean()
-    assert means.drop("oracle").idxmax() == "ours"
+    assert score_cells(first).groupby("entry").score.mean().drop("oracle").idxmax() == "ours"
 
 
-def own_cells(entry: str, file: str) -> list[dict[str, Any]]:
-    """The cells of an entry that has a file of its own, as :func:`score_cells` takes them."""
-    rows = pd.read_csv(RESULTS / "suite" / f"{file}.csv").to_dict("records")
-    return [cell | {"entry": entry, "total_flops": 7.5e11, "final": cell} for cell in rows]
+def cells_of_ahead() -> list[dict[str, Any]]:
+    """The cells of AHEAD, as :func:`score_cells` takes them."""
+    rows = pd.read_csv(RESULTS / "suite" / "gamma-0.95.csv").to_dict("records")
+    return [cell | {"entry": AHEAD, "total_flops": 7.5e11, "final": cell} for cell in rows]
+
+
+def table_of_seeds(rows: pd.DataFrame, entry: str) -> pd.DataFrame:
+    """Scores of an entry: a row per task and grade, a column per seed."""
+    return rows[rows.entry == entry].pivot_table("score", ["task", "grade"], "seed")
+
+
+def middle_over_seeds(table: pd.DataFrame) -> str:
+    """The interquartile mean, with its interval over whole seeds, as the page writes it."""
+    low, high = seed_interval(table)
+    return f"{interquartile_mean(table.stack()):.3f} [{low:.3f}, {high:.3f}]"
 
 
 def failures(rows: pd.DataFrame) -> pd.DataFrame:

@@ -35,6 +35,11 @@ BASE = ("experiment=recall", f"model.overrides.{CAP}=null", SPEED, *RATE, "compu
 """Options that all entries share; an entry's own follow. With the soft cap of boundary logits, which training alone
 has, policies would be evaluated at a lower rate than the one that training holds."""
 _RETURN = ("estimator=discounted_return",)
+_STUDIES = __name__.rpartition(".")[0]
+_FEW = ("baseline=batch_mean", "+estimator.options.every=4", "+estimator.options.settled=0.1")
+"""Trials in a quarter of the rows until the policy has settled, as those of ``budgeted_flips``."""
+_SECOND_ROW = (*_RETURN, f"estimator.name={_STUDIES}.sibling_trials:SiblingTrials", *_FEW)
+_ROBUST = (*_RETURN, f"estimator.name={_STUDIES}.doubly_robust:DoublyRobustFlips", *_FEW)
 ESTIMATORS: dict[str, tuple[str, ...]] = {
     "discounted_return": _RETURN,
     **{
@@ -49,11 +54,14 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "local_flips": ("estimator=near_flips",),
     "budgeted_flips": ("estimator=budgeted_flips", "baseline=batch_mean"),
     "token_gain": ("estimator=token_gain",),
+    "doubly_robust": (*_ROBUST, "+estimator.options.num_flips=2"),
+    "sibling_trial": _SECOND_ROW,
+    "disarm": (*_SECOND_ROW, "+estimator.options.coupling=disarm"),
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""
-NOT_DEFAULT = ("natural_gradient",)
-"""Estimators that the suite has no table of yet, so that they must be named."""
+NOT_DEFAULT = ("natural_gradient", "doubly_robust", "sibling_trial", "disarm")
+"""Estimators that the table of all entries leaves out, so that they must be named."""
 RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "unscaled": 0.9, "ours": 0.95}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {

@@ -131,6 +131,7 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "sibling_trial": partial(_sibling, "independent"),
         "sibling_trial_blocks": partial(_sibling, "blocks"),
         "sibling_trial_antithetic": partial(_sibling, "antithetic"),
+        "sibling_trial_disarm": partial(_sibling, "disarm"),
         "token_gain": partial(_gain, 2),
         "token_gain_8": partial(_shared, 8, 8, 1),
         "shared_gain_4": partial(_shared, 1, 2, 4),

@@ -35,6 +35,7 @@ ESTIMATOR_LABELS = {
     "sibling_trial": "a second row of each text that runs forward only",
     "sibling_trial_blocks": "a second row that runs forward only, with equal numbers in every other block of 16 bytes",
     "sibling_trial_antithetic": "a second row that runs forward only, with random numbers 1 - u",
+    "sibling_trial_disarm": "a second row that runs forward only, with random numbers 1 - u and the weights of DisARM",
     "token_gain": "every second token left out",
     "token_gain_8": "every token left out, in eight passes",
     "shared_gain_4": "every second token left out, effects of four rows per text averaged",

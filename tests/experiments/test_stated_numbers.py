@@ -56,7 +56,7 @@ SYSTEMS = {
     "paper-0.9": (("compare-whole", "paper-gamma-0.9"),),
     "released": (("compare-whole", "released"),),
     **{f"code {name}": (("compare-code", name),) for name in (*CODE, "uniform")},
-    **{f"grid {name}": (("compare-grid", name),) for name in ("ours", "unscaled", "gamma-0.99")},
+    **{f"grid {name}": (("compare-grid", name),) for name in ("ours", "ours-0.197", "unscaled", "gamma-0.99")},
     **{f"mixture {name}": (("compare-mixture", name),) for name in (*MIXED, "uniform")},
 }
 """Folder and system of each result; seeds of several folders are joined."""
@@ -111,6 +111,15 @@ DIFFERENCES = [
     ("ten unscaled", "ten ours", CLAIMS),
     ("main ours", "main third-letter", README),
     *((f"grid {name}", "grid ours", COMPARE) for name in ("unscaled", "gamma-0.99")),
+    *(
+        (f"main {name}", "grid ours-0.197", page)
+        for name in ("uniform", "tuned")
+        for page in (README, RECIPES, COMPARE)
+    ),
+    *((f"main {name}", "grid ours-0.197", page) for name in PAPER for page in (RECIPES, COMPARE)),
+    ("grid ours-0.197", "main unscaled", RECIPES),
+    ("grid ours-0.197", "grid unscaled", COMPARE),
+    ("grid gamma-0.99", "grid ours-0.197", COMPARE),
     *((f"ten {name}", "ten ours", PLACES) for name in ("uniform", "spacebyte", "unscaled")),
     ("ten spacebyte", "ten ours", README),
     *((f"fresh {name}", "fresh ours", PLACES) for name in ("uniform", "unscaled", "spacebyte", "tuned")),

@@ -161,7 +161,7 @@ SUITE_SCORES = [
 ]
 """Mean scores of a task that the page of the suite states in sentences."""
 AHEAD = "batch_mean@0.95"
-"""An entry whose cells have a file of their own."""
+"""An entry whose cells are not in the archive."""
 RETURN = "discounted_return@0.9"
 SUITE_DIFFERENCES = [
     *((None, RETURN, f"{other}@0.9") for other in ("local_flips", "critic_advantage", "budgeted_flips", "token_gain")),
@@ -213,10 +213,10 @@ def test_scores_of_the_suite():
 
 
 def test_scores_of_the_discount_that_is_ahead_in_the_suite():
-    """The cells of batch_mean@0.95, in a file of their own, beside those of the archive."""
+    """Those of batch_mean@0.95, which are not in the archive, beside the others."""
     page = SUITE.read_text().partition("## A warm start")[0]
     ahead, entries = AHEAD, ["batch_mean@0.99", "leave_one_out@0.9", "control_variate@0.9", "unscaled"]
-    cells = cells_of_ahead()
+    cells = cells_of(ahead)
     assert len(cells) == 200
     kept = [cell for cell in archived("suite") if cell["entry"] in (*entries, "batch_mean@0.9", "uniform", "oracle")]
     rows = score_cells([*kept, *cells], references=[cell for cell in kept if cell["seed"] < 5])
@@ -248,7 +248,7 @@ def test_scores_of_ours_in_the_suite():
     cells = archived("suite")
     first = [cell for cell in cells if cell["seed"] < 5]
     kept = [cell for cell in cells if cell["entry"] in ("ours", *entries, "uniform", "oracle")]
-    rows = score_cells([*kept, *cells_of_ahead()], references=first)
+    rows = score_cells([*kept, *cells_of(AHEAD)], references=first)
     assert rows.groupby("entry").score.mean()[["ours", *entries]].idxmax() == "ours"
     for entry in ("ours", *entries):
         table = table_of_seeds(rows, entry)
@@ -265,10 +265,10 @@ def test_scores_of_ours_in_the_suite():
     assert score_cells(first).groupby("entry").score.mean().drop("oracle").idxmax() == "ours"
 
 
-def cells_of_ahead() -> list[dict[str, Any]]:
-    """The cells of AHEAD, as :func:`score_cells` takes them."""
-    rows = pd.read_csv(RESULTS / "suite" / "gamma-0.95.csv").to_dict("records")
-    return [cell | {"entry": AHEAD, "total_flops": 7.5e11, "final": cell} for cell in rows]
+def cells_of(entry: str) -> list[dict[str, Any]]:
+    """The cells of an entry that the archive lacks, as :func:`score_cells` takes them."""
+    rows = pd.read_csv(RESULTS / "suite" / "other-entries.csv").query("entry == @entry").to_dict("records")
+    return [cell | {"total_flops": 7.5e11, "final": cell} for cell in rows]
 
 
 def table_of_seeds(rows: pd.DataFrame, entry: str) -> pd.DataFrame:

@@ -71,7 +71,7 @@ soak: $(VENV)/.ready-fast ## kill a run a hundred times; call functions with wil
 	$(BIN)/python -m rltok_rl.experiments.studies.soak --kills 100
 	$(BIN)/python -m tests.tools.fuzz_functions --calls 5000
 
-mutants: $(VENV)/.ready-test ## plant 433 mistakes, one at a time: which test finds each? (minutes; resumes)
+mutants: $(VENV)/.ready-test ## plant 436 mistakes, one at a time: which test finds each? (minutes; resumes)
 	@mkdir -p runs
 	$(BIN)/python -m tests.mutants --results runs/mutants.txt
 

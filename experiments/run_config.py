@@ -98,7 +98,7 @@ class EstimatorConfig:
 
     name: str = MISSING
     """``discounted_return``, ``natural_gradient``, ``control_variate``, ``local_flips``, ``budgeted_flips``,
-    ``token_gain``, ``critic_advantage`` (``loss=ppo``), or a custom estimator, ``module:Class``."""
+    ``token_gain``, ``disarm``, ``critic_advantage`` (``loss=ppo``), or a custom estimator, ``module:Class``."""
     gamma: float = option(0.99, "[0, 1]")
     """Discount in [0, 1] of later rewards."""
     reward: str = "early_exit"
@@ -112,7 +112,7 @@ class EstimatorConfig:
     @property
     def always_runs_trials(self) -> bool:
         """Whether the estimator measures effects of decisions in every update, so that a baseline would be ignored."""
-        return self.name in ("local_flips", "token_gain") and self.options.get("settled") is None
+        return self.name in ("local_flips", "token_gain", "disarm") and self.options.get("settled") is None
 
 
 @dataclass

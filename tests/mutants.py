@@ -1912,6 +1912,11 @@ _SEVENTH = {  # the same, by another person again
 }
 
 _EIGHTH = {  # chosen with the tests of the file at hand
+    "objectives/test_disarm": (
+        ("disarm-whole-weight", "probs) / (2.0 * chance)", "probs) / chance"),
+        ("disarm-where-rows-agree", ".masked_fill(decided == others, 0.0)", ""),
+        ("disarm-equal-numbers", "below_one(1 - self._random_numbers(rollout))", "self._random_numbers(rollout)"),
+    ),
     "objectives/test_token_gain": (
         ("gain-without-factor", "(self.apart * discounted_return(gained", "(1 * discounted_return(gained"),
         ("gain-leaves-out-forced", "chosen & ~forced", "chosen"),

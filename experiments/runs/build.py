@@ -58,6 +58,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "local_flips": ("num_flips", "span", "every", "rows_per_pass"),
     "budgeted_flips": ("num_flips", "span", "every", "settled", "rows_per_pass"),
     "token_gain": ("apart", "every", "settled", "rows_per_pass"),
+    "disarm": ("every", "settled", "rows_per_pass"),
 }
 """Names of estimators, and ``estimator.options`` of each."""
 RATE_OPTIONS = ("ends", "proportional", "integral")

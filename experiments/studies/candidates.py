@@ -17,6 +17,7 @@ from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives import make_estimator
 from rltok_rl.objectives.base import read
+from rltok_rl.objectives.disarm import DisARM
 from rltok_rl.objectives.flips import LocalFlips
 from rltok_rl.objectives.token_gain import TokenGain
 from rltok_rl.objectives.trials import Trials
@@ -83,6 +84,10 @@ def _sibling(coupling: Coupling, name: str, gamma: float, model: UNet, num_steps
     return Candidate(name, SiblingTrials(model, gamma=gamma, coupling=coupling), extra_rows=1)
 
 
+def _disarm(name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    return Candidate(name, DisARM(model, gamma=gamma), extra_rows=1)
+
+
 def _gain(apart: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
     return Candidate(name, TokenGain(model, gamma=gamma, apart=apart), extra_rows=1)
 
@@ -131,7 +136,7 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "sibling_trial": partial(_sibling, "independent"),
         "sibling_trial_blocks": partial(_sibling, "blocks"),
         "sibling_trial_antithetic": partial(_sibling, "antithetic"),
-        "sibling_trial_disarm": partial(_sibling, "disarm"),
+        "sibling_trial_disarm": _disarm,
         "token_gain": partial(_gain, 2),
         "token_gain_8": partial(_shared, 8, 8, 1),
         "shared_gain_4": partial(_shared, 1, 2, 4),

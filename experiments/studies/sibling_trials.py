@@ -17,9 +17,8 @@ from rltok_rl.objectives.base import read, under_next
 from rltok_rl.objectives.trials import Trials, below_one, drawn_boundaries
 from rltok_rl.utils import check_count
 
-Coupling = Literal["independent", "blocks", "antithetic", "disarm"]
+Coupling = Literal["independent", "blocks", "antithetic"]
 _COUPLINGS = get_args(Coupling)
-_LEAST = 1e-6  # of |a - p|: a decision that is certain up to rounding has no gradient
 
 
 class SiblingTrials(Trials):
@@ -28,22 +27,17 @@ class SiblingTrials(Trials):
         A_t = c_t [(G_t - b_t) - (G'_t - b_t) (a_t - E[a_t | a'_t]) / (a_t - p_t)]
 
     a' are the decisions of the second row and G' its returns; b_t is the mean of the other rows' returns. The factor
-    removes the dependence of a_t on a'_t, so that the expected gradient is exact for gamma 1 with lags, too, but for
-    ``disarm``:
+    removes the dependence of a_t on a'_t, so that the expected gradient is exact for gamma 1, with any coupling and
+    with lags:
 
     - ``independent``: separate random numbers. The factor and c_t are 1, and b cancels.
     - ``blocks``: separate random numbers in every other block of ``span`` bytes, those of the row elsewhere, so that
       the two differ locally. In blocks with separate numbers the factor is 1 and c_t is 2, elsewhere c_t is 0.
     - ``antithetic``: 1 - u where the row has u. Then E[a | a' = 1] = max(0, p + p' - 1) / p', and c_t is 1. At least
-      two rows must have trials.
-    - ``disarm``: the same random numbers with the weights of DisARM, which have less variance: the factor is 1, and
-      c_t is max(p_t, 1 - p_t) / (2 |a_t - p_t|) where the two rows decide differently and 0 elsewhere. It is exact if
-      both rows have equal probabilities, as without lags, and biased otherwise.
+      two rows must have trials. :class:`~rltok_rl.objectives.disarm.DisARM` has less variance, and is biased with lags.
 
     Two rows of a text in a batch (``baseline=group_mean``) have the first form, but train the language model twice on
     the same text.
-
-    Reference: DisARM, Dong et al. 2020; independently Yin et al. 2020.
 
     Args:
         model: the U-Net of the rollout.
@@ -70,24 +64,20 @@ class SiblingTrials(Trials):
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         forced, logits = read(rollout, "forced"), read(rollout, "logits")
         uniforms, scale = self._couple(rollout)
-        fixed = torch.where(forced, 1, -1).unsqueeze(1)  # [B, 1, T]
-        boundaries, log_probs = self._run_passes(rollout, fixed, uniforms)
-        gained = self._gained(rollout, boundaries, log_probs).squeeze(1)
+        boundaries, gained = self._run_second_row(rollout, uniforms)
         advantages = discounted_return(gained, self.gamma)  # G - G'
         if self.coupling == "antithetic":
-            factor = self._factor(rollout, boundaries.squeeze(1))
+            factor = self._factor(rollout, boundaries)
             advantages = (1 - factor) * self._relative_returns(rollout) + factor * advantages
-        if self.coupling == "disarm":
-            scale = _disarm_weights(logits, drawn_boundaries(rollout), boundaries.squeeze(1))
         return (scale * advantages).to(logits.dtype).masked_fill(forced, 0.0)
 
     def _couple(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Return random numbers of the second row and c_t, [B, T] each; ``disarm`` has its weights in place of c_t."""
+        """Return random numbers of the second row and c_t, [B, T] each."""
         logits = read(rollout, "logits")
         if self.coupling == "independent":
             return self._uniforms(logits), torch.ones_like(logits)
         uniforms = self._random_numbers(rollout)
-        if self.coupling in ("antithetic", "disarm"):
+        if self.coupling == "antithetic":
             return below_one(1 - uniforms), torch.ones_like(logits)
         block = torch.arange(logits.shape[1], device=logits.device) // self.span
         separate = block % 2 == (self._uniforms(logits[:, :1]) < 0.5).long()
@@ -114,10 +104,3 @@ class SiblingTrials(Trials):
         decided = drawn_boundaries(rollout).to(probs)
         certain = decided == probs  # rounded: the gradient of such a decision is 0
         return torch.where(certain, 1.0, (decided - expected) / (decided - probs))
-
-
-def _disarm_weights(logits: Tensor, drawn: Tensor, boundaries: Tensor) -> Tensor:
-    """Return max(p, 1 - p) / (2 |a - p|) where two rows decide differently and 0 elsewhere, [B, T]."""
-    probs = logits.sigmoid()
-    weights = torch.maximum(probs, 1 - probs) / (2 * (drawn.to(probs) - probs).abs().clamp(min=_LEAST))
-    return weights.masked_fill(drawn == boundaries, 0.0)

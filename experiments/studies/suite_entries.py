@@ -38,8 +38,6 @@ _RETURN = ("estimator=discounted_return",)
 _STUDIES = __name__.rpartition(".")[0]
 _FEW = ("baseline=batch_mean", "+estimator.options.every=4", "+estimator.options.settled=0.1")
 """Trials in a quarter of the rows until the policy has settled, as those of ``budgeted_flips``."""
-_SECOND_ROW = (*_RETURN, f"estimator.name={_STUDIES}.sibling_trials:SiblingTrials", *_FEW)
-_ROBUST = (*_RETURN, f"estimator.name={_STUDIES}.doubly_robust:DoublyRobustFlips", *_FEW)
 ESTIMATORS: dict[str, tuple[str, ...]] = {
     "discounted_return": _RETURN,
     **{
@@ -54,13 +52,16 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "local_flips": ("estimator=near_flips",),
     "budgeted_flips": ("estimator=budgeted_flips", "baseline=batch_mean"),
     "token_gain": ("estimator=token_gain",),
-    "doubly_robust": (*_ROBUST, "+estimator.options.num_flips=2"),
-    "sibling_trial": _SECOND_ROW,
-    "disarm": (*_SECOND_ROW, "+estimator.options.coupling=disarm"),
+    "disarm": ("estimator=disarm", "baseline=batch_mean"),
+    "sibling_trial": (*_RETURN, f"estimator.name={_STUDIES}.sibling_trials:SiblingTrials", *_FEW),
+    "doubly_robust": (
+        *(*_RETURN, f"estimator.name={_STUDIES}.doubly_robust:DoublyRobustFlips", *_FEW),
+        "+estimator.options.num_flips=2",
+    ),
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""
-NOT_DEFAULT = ("natural_gradient", "doubly_robust", "sibling_trial", "disarm")
+NOT_DEFAULT = ("natural_gradient", "disarm", "sibling_trial", "doubly_robust")
 """Estimators that the table of all entries leaves out, so that they must be named."""
 RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "unscaled": 0.9, "ours": 0.95}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""

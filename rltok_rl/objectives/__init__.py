@@ -9,6 +9,7 @@ import rltok_rl.start_method  # noqa: F401
 from rltok_rl.objectives import estimators as _estimators
 from rltok_rl.objectives.baseline import BASELINE_NAMES
 from rltok_rl.objectives.critics import CriticAdvantage, VTraceReturn, ZeroCritic
+from rltok_rl.objectives.disarm import DisARM
 from rltok_rl.objectives.estimators import (
     ESTIMATORS,
     ControlVariateReturn,
@@ -35,6 +36,7 @@ __all__ = [
     "BudgetedFlips",
     "ControlVariateReturn",
     "CriticAdvantage",
+    "DisARM",
     "EarlyExitLoss",
     "EntropyBonus",
     "JointLoss",

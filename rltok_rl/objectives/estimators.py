@@ -270,10 +270,11 @@ ESTIMATORS = (
     "local_flips",
     "budgeted_flips",
     "token_gain",
+    "disarm",
     "critic_advantage",
     "vtrace_return",
 )
-"""Names that this package registers in TorchRL; flips and token gains need ``model``."""
+"""Names that this package registers in TorchRL; flips, token gains and DisARM need ``model``."""
 OLD_ESTIMATORS: dict[str, dict[str, Any]] = {
     "batch_centred": {"baseline": "batch_mean"},
     "leave_one_out": {"baseline": "leave_one_out"},

@@ -176,6 +176,12 @@ class Trials(ReturnEstimator):
             boundaries, log_probs = zip(*(self._run_pass(*rows) for rows in passes), strict=True)
         return joined(boundaries), joined(log_probs)
 
+    def _run_second_row(self, rollout: TensorDictBase, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Run another row of each text with ``uniforms`` [B, T]: its boundaries, and what the first gains, [B, T]."""
+        fixed = torch.where(read(rollout, "forced"), 1, -1).unsqueeze(1)  # [B, 1, T]
+        boundaries, log_probs = self._run_passes(rollout, fixed, uniforms)
+        return boundaries.squeeze(1), self._gained(rollout, boundaries, log_probs).squeeze(1)
+
     def _states_and_rates(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor | None]:
         """Return the encoder's states [B, T, D] and the target rates [B] of a rollout, None without any."""
         rates = rollout.get("target_rate", None)  # [B, T, 1], constant along rows, which are whole texts

@@ -38,6 +38,7 @@ OPTIONS = {
     "micro-batches": ["compute.micro_batches=2"],
     "local flips": ["estimator=local_flips", "baseline=none"],
     "token gains": ["estimator=token_gain", "baseline=none"],
+    "disarm": ["estimator=disarm"],
     "ppo": ["loss=ppo", "loss.policy_epochs=2"],
     "warm start": ["actor.warm_start_bytes=128", "optim.total_bytes=256"],
     "short documents": ["data=recall", "data.num_steps=400"],

@@ -155,6 +155,7 @@ OPTIONS = {
     "estimator.local_flips": ("num_flips", "span", "every", "rows_per_pass", "generator", "price"),
     "estimator.budgeted_flips": ("settled", "every", "num_flips"),
     "estimator.token_gain": ("apart", "every", "settled", "rows_per_pass"),
+    "estimator.disarm": ("every", "settled", "rows_per_pass"),
     "baseline.group_mean": ("group_size", "exclude_self"),
     "baseline.none": ("rows_per_mean",),
     "baseline.running_mean": ("decay",),

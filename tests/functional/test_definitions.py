@@ -296,6 +296,13 @@ def natural_advantage(advantages, logits, floor, mask):
     return kept(advantages, mask) / (4 * information.where(information > floor, floor))
 
 
+def disarm_advantage(differences, logits, decided, others, mask):
+    probs = kept(logits.detach(), mask).sigmoid()
+    chance, other = probs.where(decided, 1 - probs), (1 - probs).where(decided, probs)
+    likelier = chance.where(chance > other, other)
+    return (kept(differences, mask) * likelier / (2 * other)).where(decided != others, 0.0)
+
+
 def effective_sample_size(log_ratios, mask):
     weights = torch.stack([log_ratios[i].exp() for i in places(log_ratios) if real(mask, i)] or [torch.ones(())])
     return (weights.sum() ** 2 / (len(weights) * weights.square().sum())).detach()
@@ -451,6 +458,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         torch.stack((logits, torch.zeros_like(logits)), -1)
     ).where(torch.tensor(True) if forced is None else ~forced, 0.0),
     "policy_gradient.clipped_ratio": clipped_ratio,
+    "policy_gradient.disarm_advantage": disarm_advantage,
     "policy_gradient.importance_weighted": importance_weighted,
     "policy_gradient.natural_advantage": natural_advantage,
     "policy_gradient.score_function": lambda log_probs, advantages: log_probs * advantages,

@@ -79,10 +79,19 @@ def at_even_odds(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
     return policy_gradient.natural_advantage(sums, torch.zeros_like(sums), mask=options.get("mask"))
 
 
+def of_opposite_rows(rewards: Tensor, gamma: float, **options: Any) -> Tensor:
+    """Twice DisARM's advantages where every decision is open and made differently by the second row: the returns."""
+    sums = returns.discounted_return(rewards, gamma, **options)
+    decided = torch.zeros_like(sums, dtype=torch.bool)
+    mask = options.get("mask")
+    return 2 * policy_gradient.disarm_advantage(sums, torch.zeros_like(sums), decided, ~decided, mask=mask)
+
+
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "discounted_return": returns.discounted_return,
     "generalized_advantage": with_zero_critic(returns.generalized_advantage),
     "natural_advantage": at_even_odds,
+    "disarm_advantage": of_opposite_rows,
     "vtrace targets": with_zero_critic(on_policy(1)),
     "vtrace advantages": with_zero_critic(on_policy(0)),
 }

@@ -247,6 +247,7 @@ def test_an_estimator_owns_its_critic_and_baseline_alone(model):
         make_estimator("local_flips", gamma=0.9, model=model),
         make_estimator("budgeted_flips", gamma=0.9, model=model),
         make_estimator("token_gain", gamma=0.9, model=model),
+        make_estimator("disarm", gamma=0.9, model=model),
     ):
         assert not [*estimator.parameters()] and not any("weight" in key for key in estimator.state_dict())
     assert estimator.train(False).model.training  # nor does a mode of the estimator reach it

@@ -26,6 +26,7 @@ from rltok_rl.models.tokens import Packing
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
     BudgetedFlips,
+    DisARM,
     EntropyBonus,
     JointLoss,
     LocalFlips,
@@ -47,6 +48,7 @@ ROWS, STEPS = 8, 20
 FLIPS = {
     "local_flips": LocalFlips,
     "token_gain": TokenGain,
+    "disarm": lambda model, num_flips, span, **options: DisARM(model, **options),
     "budgeted_flips": partial(BudgetedFlips, baseline="leave_one_out", every=2, settled=10.0),
     "doubly_robust": partial(DoublyRobustFlips, every=2),
     "antithetic": lambda model, num_flips, **options: SiblingTrials(model, coupling="antithetic", **options),

@@ -30,6 +30,7 @@ CASES = {
     "flips on a budget": {"estimator": "budgeted_flips"},
     "predicted flips": {"estimator": "doubly_robust"},
     "antithetic rows": {"estimator": "antithetic"},
+    "DisARM": {"estimator": "disarm"},
     "control variate, one rate": {"estimator": "control_variate", "rates": (0.2, 0.2)},
     "epochs": {"ppo": True, "policy_epochs": 3, "warm_start_bytes": UPDATE},
     "imitation, micro-batches": {

@@ -36,6 +36,7 @@ BASE = ("experiment=recall", f"model.overrides.{CAP}=null", SPEED, *RATE, "compu
 has, policies would be evaluated at a lower rate than the one that training holds."""
 _RETURN = ("estimator=discounted_return",)
 _STUDIES = __name__.rpartition(".")[0]
+_TWO_FLIPS = "+estimator.options.num_flips=2"
 _FEW = ("baseline=batch_mean", "+estimator.options.every=4", "+estimator.options.settled=0.1")
 """Trials in a quarter of the rows until the policy has settled, as those of ``budgeted_flips``."""
 ESTIMATORS: dict[str, tuple[str, ...]] = {
@@ -54,10 +55,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "token_gain": ("estimator=token_gain",),
     "disarm": ("estimator=disarm", "baseline=batch_mean"),
     "sibling_trial": (*_RETURN, f"estimator.name={_STUDIES}.sibling_trials:SiblingTrials", *_FEW),
-    "doubly_robust": (
-        *(*_RETURN, f"estimator.name={_STUDIES}.doubly_robust:DoublyRobustFlips", *_FEW),
-        "+estimator.options.num_flips=2",
-    ),
+    "doubly_robust": (*_RETURN, f"estimator.name={_STUDIES}.doubly_robust:DoublyRobustFlips", *_FEW, _TWO_FLIPS),
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""

@@ -92,10 +92,11 @@ def disarm_advantage(
         A_t = (G_t - G'_t) max(p_t, 1 - p_t) / (2 |a_t - p_t|)    where the rows decide differently, and 0 elsewhere
 
     ``decided`` are the decisions a of a row, ``others`` those a' of a row of the same text that draws with random
-    numbers 1 - u where this one has u. Multiplied by ``a_t - p_t``, A_t is the mean of both rows' estimates over all u
-    that lead to these decisions. So it is exact, with less variance, if the rows have equal probabilities (Dong et al.
-    2020, https://arxiv.org/abs/2006.10680). Probabilities that depend on earlier decisions differ where these do, which
-    is a bias. Advantages are 0 where ``mask`` is False.
+    numbers 1 - u where this one has u. ``A_t (a_t - p_t)`` is the mean of the ARM estimate ``(G_t - G'_t) (1/2 - u_t)``
+    over all u that lead to these decisions: its expectation with less variance, exact if both rows have the same
+    probabilities (Dong et al. 2020, https://arxiv.org/abs/2006.10680). Probabilities that depend on earlier decisions
+    differ where these do, which is a bias. ``|a_t - p_t|`` counts as at least 1e-6. Advantages are 0 where ``mask`` is
+    False.
 
     Example:
         >>> likely, unlikely = torch.tensor([True, False]), torch.tensor([False, True])

@@ -22,12 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 README, COMPARE, CLAIMS = ROOT / "README.md", ROOT / "docs/results/compare.md", ROOT / "docs/claims.md"
 OTHER_TEXTS, RECIPES = ROOT / "docs/results/other-texts.md", ROOT / "docs/recipes.md"
 PLACES, SUITE = ROOT / "docs/results/places.md", ROOT / "docs/results/suite.md"
+COUNTERFACTUALS = ROOT / "docs/results/counterfactuals.md"
 
 MAIN = ("imitation", "third-letter", "ours", "unscaled", "hnet", "spacebyte", "tuned", "uniform")
 """Systems of the main table that README states; it states those of the paper, too."""
 TEN = ("ours", "unscaled", "spacebyte", "uniform")
 """Systems with ten seeds."""
 MIXED = ("bpe", "entropy-spike", "unscaled", "ours", "spacebyte", "hnet")
+GRID = ("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean")
 CODE = ("bpe", "hnet", "ours", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe")
 PAPER = ("paper", "paper-0.9")
@@ -56,7 +58,7 @@ SYSTEMS = {
     "paper-0.9": (("compare-whole", "paper-gamma-0.9"),),
     "released": (("compare-whole", "released"),),
     **{f"code {name}": (("compare-code", name),) for name in (*CODE, "uniform")},
-    **{f"grid {name}": (("compare-grid", name),) for name in ("ours", "ours-0.197", "unscaled", "gamma-0.99")},
+    **{f"grid {name}": (("compare-grid", name),) for name in GRID},
     **{f"mixture {name}": (("compare-mixture", name),) for name in (*MIXED, "uniform")},
 }
 """Folder and system of each result; seeds of several folders are joined."""
@@ -76,12 +78,12 @@ MEANS = [
 DIFFERENCES = [
     *((f"code {name}", "code uniform", OTHER_TEXTS) for name in CODE),
     *((f"code {name}", "code uniform", CLAIMS) for name in ("ours", "unscaled")),
-    ("code uniform", "code hnet", CLAIMS),
+    *(("code uniform", "code hnet", page) for page in (README, CLAIMS)),
     ("code unscaled", "code hnet", OTHER_TEXTS),
     ("tuned", "uniform", COMPARE),
     ("tuned", "spacebyte", COMPARE),
     *((f"main {name}", "main uniform", page) for name in (*MAIN[:-1], *PAPER) for page in (README, COMPARE)),
-    ("main unscaled", "main third-letter", ROOT / "docs/results/counterfactuals.md"),
+    ("main unscaled", "main third-letter", COUNTERFACTUALS),
     ("main imitation", "main third-letter", PLACES),
     *((name, "main imitation", PLACES) for name in ("main spacebyte", "main fast")),
     *(("main spacebyte", "main third-letter", page) for page in (PLACES, CLAIMS)),
@@ -101,7 +103,7 @@ DIFFERENCES = [
     ("main fast", "main hnet", CLAIMS),
     *(("fresh unscaled", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte", "tuned")),
     *(("ten uniform", "ten unscaled", page) for page in (CLAIMS, PLACES)),
-    *(("all spacebyte", "all unscaled", page) for page in (CLAIMS, PLACES)),
+    *(("all spacebyte", "all unscaled", page) for page in (README, CLAIMS, PLACES)),
     ("fast", "twelve unscaled", PLACES),
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
     ("fast spacebyte", "fast", PLACES),
@@ -119,6 +121,9 @@ DIFFERENCES = [
     *((f"main {name}", "grid ours-0.197", page) for name in PAPER for page in (RECIPES, COMPARE)),
     ("grid ours-0.197", "main unscaled", RECIPES),
     ("grid ours-0.197", "grid unscaled", COMPARE),
+    *((f"grid {name}", "grid unscaled", COMPARE) for name in ("disarm", "critic", "critic-1", "running-mean")),
+    *((name, "grid disarm", COUNTERFACTUALS) for name in ("main uniform", "grid gamma-0.99", "grid unscaled")),
+    ("grid disarm", "grid ours", COUNTERFACTUALS),
     ("grid gamma-0.99", "grid ours-0.197", COMPARE),
     *((f"ten {name}", "ten ours", PLACES) for name in ("uniform", "spacebyte", "unscaled")),
     ("ten spacebyte", "ten ours", README),
@@ -263,6 +268,29 @@ def test_scores_of_ours_in_the_suite():
     assert [*failures(rows).loc[["ours", *entries]].itertuples(index=False, name=None)] == counts
     assert "it fails in 3 cells of 140, `unscaled` in 17" in README.read_text()
     assert score_cells(first).groupby("entry").score.mean().drop("oracle").idxmax() == "ours"
+
+
+def test_scores_of_disarm_in_the_suite():
+    page, entry = SUITE.read_text(), "disarm@0.99"
+    first = [cell for cell in archived("suite") if cell["seed"] < 5]
+    rows = score_cells([*first, *cells_of(entry), *(cell for cell in cells_of(AHEAD) if cell["seed"] < 5)])
+    table = table_of_seeds(rows, entry)
+    assert table.shape == (20, 5) and table.notna().all(axis=None)
+    assert f"its mean is {table.stack().mean():.3f} and its interquartile mean {middle_over_seeds(table)}" in page
+    over_seeds, over_places = (paired_difference(rows, "ours", entry, by) for by in (SEED_PAIRS, PAIRS))
+    below = f"{over_seeds.mean:.3f} ± {over_seeds.half_width:.3f} below `ours` paired over seeds"
+    assert f"{below} (± {over_places.half_width:.3f} over places)" in page
+    ahead = paired_difference(rows, entry, "batch_mean@0.9", SEED_PAIRS)
+    assert f"{ahead.mean:.3f} ± {ahead.half_width:.3f} ahead of `batch_mean@0.9`" in page
+    assert all(
+        abs(gap.mean) < gap.half_width
+        for other in (AHEAD, "batch_mean@0.99")
+        for gap in (paired_difference(rows, entry, other, by) for by in (SEED_PAIRS, PAIRS))
+    )
+    means = rows.groupby(["entry", "task"]).score.mean()
+    for task in ("garden-path", "knapsack"):
+        assert f"`{task}` ({means[entry, task]:.2f}, " in page and f"{means['ours', task]:.2f})" in page
+    assert (*failures(rows).loc[entry],) == (0, 70)
 
 
 def cells_of(entry: str) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ MAIN = ("imitation", "third-letter", "ours", "unscaled", "hnet", "spacebyte", "t
 TEN = ("ours", "unscaled", "spacebyte", "uniform")
 """Systems with ten seeds."""
 MIXED = ("bpe", "entropy-spike", "unscaled", "ours", "spacebyte", "hnet")
-GRID = ("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean")
+GRID = ("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99")
 CODE = ("bpe", "hnet", "ours", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe")
 PAPER = ("paper", "paper-0.9")
@@ -121,9 +121,14 @@ DIFFERENCES = [
     *((f"main {name}", "grid ours-0.197", page) for name in PAPER for page in (RECIPES, COMPARE)),
     ("grid ours-0.197", "main unscaled", RECIPES),
     ("grid ours-0.197", "grid unscaled", COMPARE),
-    *((f"grid {name}", "grid unscaled", COMPARE) for name in ("disarm", "critic", "critic-1", "running-mean")),
+    *(
+        (f"grid {name}", "grid unscaled", COMPARE)
+        for name in ("disarm", "warm-99", "critic", "critic-1", "running-mean")
+    ),
     *((name, "grid disarm", COUNTERFACTUALS) for name in ("main uniform", "grid gamma-0.99", "grid unscaled")),
     ("grid disarm", "grid ours", COUNTERFACTUALS),
+    ("grid warm-99", "grid disarm", COUNTERFACTUALS),
+    ("grid gamma-0.99", "grid warm-99", COUNTERFACTUALS),
     ("grid gamma-0.99", "grid ours-0.197", COMPARE),
     *((f"ten {name}", "ten ours", PLACES) for name in ("uniform", "spacebyte", "unscaled")),
     ("ten spacebyte", "ten ours", README),

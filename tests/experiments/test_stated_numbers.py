@@ -30,7 +30,7 @@ TEN = ("ours", "unscaled", "spacebyte", "uniform")
 """Systems with ten seeds."""
 MIXED = ("bpe", "entropy-spike", "unscaled", "ours", "spacebyte", "hnet")
 GRID = ("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99")
-CODE = ("bpe", "hnet", "ours", "spacebyte", "entropy-spike", "unscaled")
+CODE = ("bpe", "hnet", "ours", "ours-0.19", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe")
 PAPER = ("paper", "paper-0.9")
 SYSTEMS = {
@@ -79,6 +79,9 @@ DIFFERENCES = [
     *((f"code {name}", "code uniform", OTHER_TEXTS) for name in CODE),
     *((f"code {name}", "code uniform", CLAIMS) for name in ("ours", "unscaled")),
     *(("code uniform", "code hnet", page) for page in (README, CLAIMS)),
+    ("code uniform", "code ours-0.19", README),
+    ("code ours-0.19", "code uniform", CLAIMS),
+    *((f"code {name}", "code ours-0.19", OTHER_TEXTS) for name in ("ours", "unscaled")),
     ("code unscaled", "code hnet", OTHER_TEXTS),
     ("tuned", "uniform", COMPARE),
     ("tuned", "spacebyte", COMPARE),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,7 @@ def failures(rows: pd.DataFrame) -> pd.DataFrame:
     return (easy.score < 0.1).groupby(easy.entry).agg(["sum", "size"])
 
 
+@cache  # several tests read it
 def archived(folder: str) -> list[dict[str, Any]]:
     with tarfile.open(RESULTS / folder / "cells.tar.xz") as archive:
         return [json.load(archive.extractfile(name)) for name in archive.getnames() if name.endswith(".json")]

@@ -9,7 +9,6 @@ from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips, _effec
 from rltok_rl.experiments.studies.sibling_trials import SiblingTrials
 from torch import Tensor
 
-from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.exact import exact_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
 from rltok_rl.functional.returns import discounted_return
@@ -17,7 +16,15 @@ from rltok_rl.models.flops import decoding_flops
 from rltok_rl.objectives import LocalFlips, make_estimator
 
 from ..each import each
-from ..objectives.conftest import make_model, make_rollout, reader
+from ..objectives.conftest import (
+    chance_of_pairs,
+    give_second_rows,
+    make_model,
+    make_rollout,
+    pairs_of_strings,
+    reader,
+    second_rows,
+)
 from ..states import seeded
 
 HEAD = "boundary_head.projection.weight"
@@ -28,25 +35,18 @@ def test_second_rows_leave_the_expected_gradient_exact(coupling, lags, monkeypat
     """Summed over all pairs of strings and both places of the blocks, with a baseline that is some constant."""
     model, text = make_model(num_lags=lags).double(), "to be"
     monkeypatch.setattr(sibling_trials, "leave_one_out", lambda returns, **_: returns - 0.7)
-    table = enumerate_rollouts(model, text)[0].detach()
-    first, second = torch.cartesian_prod(torch.arange(len(table)), torch.arange(len(table))).unbind(1)
-    rows, others = table[first], table[second]
-    drawn, boundaries = rows["action"].bool(), others["action"].bool()
+    rows, others = pairs_of_strings(model, text)
     p, q = rows["logits"].sigmoid(), others["logits"].sigmoid()
     of_coupling = {"independent": p * q, "blocks": torch.minimum(p, q), "antithetic": (p + q - 1).clamp(min=0)}
-    blocks = torch.arange(drawn.shape[1]).expand(drawn.shape) // 2 % 2 == 0
+    blocks = torch.arange(p.shape[1]).expand(p.shape) // 2 % 2 == 0
     trials = SiblingTrials(model, gamma=1.0, coupling=coupling, span=2)
-    log_probs = others["next", "final_log_prob"].squeeze(-1)
-    trials._run_passes = lambda *_: (boundaries.unsqueeze(1), log_probs.unsqueeze(1))
+    give_second_rows(trials, others)
     gradients = []
     for separate in (blocks, ~blocks):
         if coupling == "blocks":
             trials._couple = lambda rollout, scale=2.0 * separate: (rollout["logits"], scale)
         both = torch.where(separate, p * q, of_coupling[coupling]) if coupling == "blocks" else of_coupling[coupling]
-        with_boundary = torch.where(boundaries, both, p - both)
-        joint = torch.where(drawn, with_boundary, torch.where(boundaries, q - both, 1 - p - q + both))
-        weight = joint.masked_fill(rows["forced"], 1.0).prod(1, keepdim=True)
-        assert float(weight.sum()) == pytest.approx(1)
+        weight = chance_of_pairs(rows, others, both)
         advantages = trials(rows.copy())["advantage"].squeeze(-1)
         gradients.append(policy_gradient(model, rows, advantages * weight * len(rows)))
     exact = exact_gradient(model, text).policy[HEAD].flatten()
@@ -57,10 +57,10 @@ def test_antithetic_rows_have_a_baseline_of_the_other_rows():
     """The expected decision is counted over random numbers; the discount is that of both returns."""
     model = make_model(boundary_cap=None)
     rollout = make_rollout(model, num_rows=5, num_steps=12).detach()
-    trials, seen = SiblingTrials(model, gamma=0.9, coupling="antithetic", generator=seeded(3)), []
-    trials._run_passes = lambda *options: seen.append(SiblingTrials._run_passes(trials, *options)) or seen[-1]
+    trials = SiblingTrials(model, gamma=0.9, coupling="antithetic", generator=seeded(3))
+    seen = second_rows(trials)
     advantages = trials(rollout.clone())["advantage"].squeeze(-1)
-    boundaries = seen[0][0].squeeze(1)
+    boundaries = seen[0]
     drawn, forced, probs = rollout["action"].bool() | rollout["forced"], rollout["forced"], rollout["logits"].sigmoid()
     base, lags = model.boundary_terms(rollout["encoder_state"])
     uniforms = (torch.arange(20_000) + 0.5) / 20_000
@@ -98,10 +98,10 @@ def test_second_rows_share_what_their_coupling_says():
     drawn, forced = rollout["action"].bool() | rollout["forced"], rollout["forced"]
 
     def second(coupling: str) -> tuple[Tensor, Tensor]:
-        trials, seen = SiblingTrials(model, gamma=0.9, coupling=coupling, span=4, generator=seeded(3)), []
-        trials._run_passes = lambda *options: seen.append(SiblingTrials._run_passes(trials, *options)) or seen[-1]
+        trials = SiblingTrials(model, gamma=0.9, coupling=coupling, span=4, generator=seeded(3))
+        seen = second_rows(trials)
         advantages = trials(rollout.clone())["advantage"].squeeze(-1)
-        return seen[0][0].squeeze(1), advantages
+        return seen[0], advantages
 
     earned, agreement = reader(model, rollout, 0.0), {}
     for coupling in ("independent", "blocks", "antithetic"):

@@ -8,9 +8,12 @@ import pytest
 import torch
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
+from tensordict import TensorDictBase
 from torch import Tensor
 
+from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.models import UNet, preset
+from rltok_rl.objectives import Trials
 
 LEAVE_ONE_OUT = {"estimator": "discounted_return", "gamma": 0.9, "baseline": "leave_one_out"}
 TEXT = "it was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. "
@@ -41,6 +44,43 @@ def reader(model: UNet, rollout, price: float) -> Callable[[Tensor], Tensor]:
         return seen.squeeze(-1) - price * boundaries
 
     return earned
+
+
+def second_rows(trials: Trials) -> list[Tensor]:
+    """Record the boundaries [B, T] of an estimator's second rows, as they are drawn."""
+    seen: list[Tensor] = []
+
+    def run(*options):
+        boundaries, log_probs = type(trials)._run_passes(trials, *options)
+        seen.append(boundaries.squeeze(1))
+        return boundaries, log_probs
+
+    trials._run_passes = run
+    return seen
+
+
+def pairs_of_strings(model: UNet, text: str) -> tuple[TensorDictBase, TensorDictBase]:
+    """Return all pairs of boundary strings of a text: the rows, and the second rows."""
+    table = enumerate_rollouts(model, text)[0].detach()
+    first, second = torch.cartesian_prod(torch.arange(len(table)), torch.arange(len(table))).unbind(1)
+    return table[first], table[second]
+
+
+def chance_of_pairs(rows: TensorDictBase, others: TensorDictBase, both: Tensor) -> Tensor:
+    """Return the probability [N, 1] of each pair, if ``both`` [N, T] draw a boundary with these probabilities."""
+    drawn, boundaries = rows["action"].bool(), others["action"].bool()
+    p, q = rows["logits"].sigmoid(), others["logits"].sigmoid()
+    with_boundary = torch.where(boundaries, both, p - both)
+    joint = torch.where(drawn, with_boundary, torch.where(boundaries, q - both, 1 - p - q + both))
+    chance = joint.masked_fill(rows["forced"], 1.0).prod(1, keepdim=True)
+    assert float(chance.sum()) == pytest.approx(1)
+    return chance
+
+
+def give_second_rows(trials: Trials, others: TensorDictBase) -> None:
+    """Let an estimator find these second rows instead of drawing any."""
+    passes = others["action"].bool().unsqueeze(1), others["next", "final_log_prob"].squeeze(-1).unsqueeze(1)
+    trials._run_passes = lambda *_: passes
 
 
 @pytest.fixture

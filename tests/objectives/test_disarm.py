@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
-from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.exact import exact_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
 from rltok_rl.functional.returns import discounted_return
@@ -15,41 +13,28 @@ from rltok_rl.objectives import DisARM, make_estimator
 
 from ..each import each
 from ..states import seeded
-from .conftest import make_model, make_rollout, reader
+from .conftest import (
+    chance_of_pairs,
+    give_second_rows,
+    make_model,
+    make_rollout,
+    pairs_of_strings,
+    reader,
+    second_rows,
+)
 
 HEAD = "boundary_head.projection.weight"
-
-
-def second_rows(estimator: DisARM) -> list[Tensor]:
-    """Record the boundaries of second rows, as they are drawn."""
-    seen: list[Tensor] = []
-
-    def run(*options):
-        boundaries, log_probs = DisARM._run_passes(estimator, *options)
-        seen.append(boundaries.squeeze(1))
-        return boundaries, log_probs
-
-    estimator._run_passes = run
-    return seen
 
 
 @each(lags=[0, 3])
 def test_the_expected_gradient_is_exact_without_lags(lags):
     """Summed over all pairs of strings that u and 1 - u draw together, with gamma 1; with lags there is a bias."""
     model, text = make_model(num_lags=lags).double(), "to be"
-    table = enumerate_rollouts(model, text)[0].detach()
-    first, second = torch.cartesian_prod(torch.arange(len(table)), torch.arange(len(table))).unbind(1)
-    rows, others = table[first], table[second]
-    drawn, boundaries = rows["action"].bool(), others["action"].bool()
-    p, q = rows["logits"].sigmoid(), others["logits"].sigmoid()
-    both = (p + q - 1).clamp(min=0)
-    joint = torch.where(
-        drawn, torch.where(boundaries, both, p - both), torch.where(boundaries, q - both, 1 - p - q + both)
-    )
-    weight = joint.masked_fill(rows["forced"], 1.0).prod(1, keepdim=True)
-    assert float(weight.sum()) == pytest.approx(1)
-    estimator, log_probs = DisARM(model, gamma=1.0), others["next", "final_log_prob"].squeeze(-1)
-    estimator._run_passes = lambda *_: (boundaries.unsqueeze(1), log_probs.unsqueeze(1))
+    rows, others = pairs_of_strings(model, text)
+    both = (rows["logits"].sigmoid() + others["logits"].sigmoid() - 1).clamp(min=0)
+    weight = chance_of_pairs(rows, others, both)
+    estimator = DisARM(model, gamma=1.0)
+    give_second_rows(estimator, others)
     advantages = estimator(rows.copy())["advantage"].squeeze(-1)
     found = policy_gradient(model, rows, advantages * weight * len(rows))
     exact = exact_gradient(model, text).policy[HEAD].flatten()

@@ -39,6 +39,7 @@ _STUDIES = __name__.rpartition(".")[0]
 _TWO_FLIPS = "+estimator.options.num_flips=2"
 _FEW = ("baseline=batch_mean", "+estimator.options.every=4", "+estimator.options.settled=0.1")
 """Trials in a quarter of the rows until the policy has settled, as those of ``budgeted_flips``."""
+_ONE_EPOCH = ("loss=ppo", "loss.policy_epochs=1")
 ESTIMATORS: dict[str, tuple[str, ...]] = {
     "discounted_return": _RETURN,
     **{
@@ -47,7 +48,7 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     },
     "natural_gradient": ("estimator=natural_gradient", "baseline=batch_mean"),
     "control_variate": ("estimator=control_variate",),
-    "critic_advantage": ("estimator=critic_advantage", "loss=ppo", "loss.policy_epochs=1"),
+    "critic_advantage": ("estimator=critic_advantage", *_ONE_EPOCH),
     "ppo": ("estimator=critic_advantage", "loss=ppo"),
     "ppo_batch_mean": (*_RETURN, "baseline=batch_mean", "loss=ppo"),
     "local_flips": ("estimator=near_flips",),
@@ -55,11 +56,12 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "token_gain": ("estimator=token_gain",),
     "disarm": ("estimator=disarm", "baseline=batch_mean"),
     "sibling_trial": (*_RETURN, f"estimator.name={_STUDIES}.sibling_trials:SiblingTrials", *_FEW),
+    "pooled_critic": (*_RETURN, f"estimator.name={_STUDIES}.pooled_critic:PooledCriticAdvantage", *_ONE_EPOCH),
     "doubly_robust": (*_RETURN, f"estimator.name={_STUDIES}.doubly_robust:DoublyRobustFlips", *_FEW, _TWO_FLIPS),
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
-a critic) and ``ppo_batch_mean`` make three policy epochs per batch, ``critic_advantage`` makes one."""
-NOT_DEFAULT = ("natural_gradient", "disarm", "sibling_trial", "doubly_robust")
+a critic) and ``ppo_batch_mean`` make three policy epochs per batch, other critics make one."""
+NOT_DEFAULT = ("natural_gradient", "disarm", "sibling_trial", "pooled_critic", "doubly_robust")
 """Estimators that the table of all entries leaves out, so that they must be named."""
 RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "unscaled": 0.9, "ours": 0.95}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""

@@ -85,6 +85,15 @@ def write_rows(out: str, rows: Iterable[Mapping[str, str]]) -> None:
     replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+def write_numbers(path: Path, content: Mapping[str, Any]) -> None:
+    """Write results as one line of JSON with nine significant digits; an interruption leaves the earlier file."""
+    from rltok_rl.experiments.reports.markdown import rounded
+
+    from rltok_rl.data.disk import replace_text
+
+    replace_text(path, json.dumps(rounded(content), separators=(",", ":")) + "\n")
+
+
 def command_line(module: str, arguments: Sequence[str]) -> str:
     """Return the command that results files name."""
     return " ".join([f"python -m rltok_rl.experiments.studies.{module}", *arguments])

@@ -8,7 +8,6 @@ trained first, unless its file exists.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from rltok_rl.experiments.commands import help as option_help
 from rltok_rl.experiments.commands.overrides import CommandLine
 from rltok_rl.experiments.commands.run_checks import read_run_options
 from rltok_rl.experiments.studies.candidates import make_candidate
-from rltok_rl.experiments.studies.common import StepLines, command_line
+from rltok_rl.experiments.studies.common import StepLines, command_line, write_numbers
 from rltok_rl.experiments.studies.estimator_options import EstimatorOptions, check_options
 from rltok_rl.experiments.studies.gradients import GradientMeter
 from rltok_rl.experiments.studies.pages import draw_figures, write_page
@@ -131,7 +130,7 @@ def run(study: EstimatorOptions, command: str) -> Path:
     report["seconds"] = round(time.perf_counter() - start)
     out = Path(study.out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "estimators.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_numbers(out / "estimators.json", report)
     figures = draw_figures(report, out)
     page = write_page(report, out)
     print(page.read_text(), page, *figures, sep="\n")

@@ -9,7 +9,6 @@ of the training text, and critics are warmed up on the fixed model of each momen
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -25,7 +24,7 @@ from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.runs.valid_options import check_options
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
-from rltok_rl.experiments.studies.common import check_minimums, command_line, read_options, unchanged
+from rltok_rl.experiments.studies.common import check_minimums, command_line, read_options, unchanged, write_numbers
 from rltok_rl.experiments.studies.estimator_options import rows_together
 from rltok_rl.experiments.studies.gradients import GradientMeter
 from rltok_rl.experiments.studies.pages import gradient_table
@@ -162,7 +161,7 @@ def run(config: TrainConfig, options: Options, command: str) -> Path:
     trainer.run(after_update, fetch_when=is_due)
     report: dict[str, Any] = {"command": command, "machine": machine(config.compute.device)}
     report |= {"seconds": round(time.perf_counter() - start), "options": asdict(options), "moments": measured}
-    (out / "moments.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_numbers(out / "moments.json", report)
     (out / "moments.md").write_text(page(report))
     return out
 

@@ -10,7 +10,6 @@ away from the target.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 import time
@@ -24,7 +23,7 @@ import pandas as pd
 import torch
 from rltok_rl.experiments.commands.parsers import make_parser
 from rltok_rl.experiments.reports.markdown import markdown
-from rltok_rl.experiments.studies.common import StepLines, command_line
+from rltok_rl.experiments.studies.common import StepLines, command_line, write_numbers
 from tensordict import TensorDict
 from torch import Tensor, nn
 
@@ -194,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     page = f"`{command}`\n\n{machine('cpu')}; {time.perf_counter() - start:.0f} s\n\n{table(runs)}\n"
     (options.out / "rate-control.md").write_text(page)
     content = {"command": command, "machine": machine("cpu"), "runs": [asdict(run) for run in runs]}
-    (options.out / "rate-control.json").write_text(json.dumps(content) + "\n")
+    write_numbers(options.out / "rate-control.json", content)
     print(page, draw(runs, options.out / "rate-control.png"), sep="\n")
     return 0
 

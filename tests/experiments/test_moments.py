@@ -6,6 +6,7 @@ import json
 
 import pytest
 from rltok_rl.experiments.commands.overrides import compose_config
+from rltok_rl.experiments.reports.markdown import rounded
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.studies import moments
 from rltok_rl.experiments.studies.moments import Options, main, read_candidates, split_arguments
@@ -36,7 +37,7 @@ def test_measures_at_its_moments_and_leaves_the_run_as_it_is(tmp_path, monkeypat
     assert at[0] == 0 and at[-1] == len(metrics) and trainer.bytes_per_update * at[1] >= 10_000, at
     assert trainer.bytes_per_update * (at[1] - 1) < 10_000
     for entry in report["moments"][1:]:
-        assert entry["metrics"]["bits_per_byte"] == metrics[entry["updates"] - 1]["bits_per_byte"]
+        assert entry["metrics"]["bits_per_byte"] == rounded(metrics[entry["updates"] - 1]["bits_per_byte"])
     for name, weight in trainer.model.state_dict().items():
         assert weight.equal(trainers[0].model.state_dict()[name]), name
     rows = [{row["name"]: row for row in entry["rows"]} for entry in report["moments"]]

@@ -34,8 +34,13 @@ GRID = ("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "cri
 CODE = ("bpe", "hnet", "ours", "ours-0.19", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe")
 PAPER = ("paper", "paper-0.9")
+RIVALS = (
+    *(f"main {name}" for name in ("uniform", *PAPER, "tuned", "tuned-0.99")),
+    *("paper-0.9", "grid gamma-0.99", "grid warm-99", "grid unscaled"),
+)
+"""What the page of recipes compares with ours, at both of its targets."""
 SYSTEMS = {
-    **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *PAPER, *OTHERS)},
+    **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *PAPER, *OTHERS, "tuned-0.99")},
     "tuned": (("compare-recipes", "gamma-0.9-weight-0.1"),),
     "spacebyte": (("compare-seeds", "spacebyte"), ("compare-seeds-3-4", "spacebyte")),
     "uniform": (("compare-uniform", "uniform"),),
@@ -112,18 +117,13 @@ DIFFERENCES = [
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
     ("fast spacebyte", "fast", PLACES),
     *((f"main {name}", "main ours", COMPARE) for name in (*PAPER, "tuned", "spacebyte", "fast", "hnet", "unscaled")),
-    *((f"main {name}", "main ours", RECIPES) for name in ("paper", "paper-0.9", "tuned", "uniform")),
+    *((name, ours, RECIPES) for name in RIVALS for ours in ("main ours", "grid ours-0.197")),
     ("fresh uniform", "fresh ours", RECIPES),
     ("ten unscaled", "ten ours", CLAIMS),
     ("main ours", "main third-letter", README),
     *((f"grid {name}", "grid ours", COMPARE) for name in ("unscaled", "gamma-0.99")),
-    *(
-        (f"main {name}", "grid ours-0.197", page)
-        for name in ("uniform", "tuned")
-        for page in (README, RECIPES, COMPARE)
-    ),
-    *((f"main {name}", "grid ours-0.197", page) for name in PAPER for page in (RECIPES, COMPARE)),
-    ("grid ours-0.197", "main unscaled", RECIPES),
+    *((f"main {name}", "grid ours-0.197", page) for name in ("uniform", "tuned") for page in (README, COMPARE)),
+    *((f"main {name}", "grid ours-0.197", COMPARE) for name in PAPER),
     ("grid ours-0.197", "grid unscaled", COMPARE),
     *(
         (f"grid {name}", "grid unscaled", COMPARE)
@@ -300,6 +300,27 @@ def test_scores_of_disarm_in_the_suite():
     for task in ("garden-path", "knapsack"):
         assert f"`{task}` ({means[entry, task]:.2f}, " in page and f"{means['ours', task]:.2f})" in page
     assert (*failures(rows).loc[entry],) == (0, 70)
+
+
+def test_scores_of_returns_after_a_warm_start_in_the_suite():
+    """Those of gamma 0.99, level with ours."""
+    page, entry = SUITE.read_text(), "batch_mean@0.99, warm start"
+    first = [cell for cell in archived("suite") if cell["seed"] < 5]
+    rows = score_cells([*first, *cells_of(entry), *cells_of("disarm@0.99")])
+    table = table_of_seeds(rows, entry)
+    assert table.shape == (20, 5) and table.notna().all(axis=None)
+    assert (*failures(rows).loc[entry],) == (0, 70)
+    assert f"their mean is {table.stack().mean():.3f} and their interquartile mean {middle_over_seeds(table)}" in page
+    over_seeds, over_places = (paired_difference(rows, entry, "ours", by) for by in (SEED_PAIRS, PAIRS))
+    text = f"{over_seeds.mean:.3f} ± {over_seeds.half_width:.3f} over seeds, ± {over_places.half_width:.3f} over places"
+    assert text in page
+    for other, text in (("batch_mean@0.99", "those without it"), ("disarm@0.99", "DisARM")):
+        ahead = paired_difference(rows, entry, other, SEED_PAIRS)
+        assert f"{ahead.mean:.3f} ± {ahead.half_width:.3f} ahead of {text}" in page
+    means = rows.groupby(["entry", "task"]).score.mean()
+    page = " ".join(page.split())
+    for task, words in {"garden-path": "`ours` has ", "knapsack": "", "pair": ""}.items():
+        assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['ours', task]:.2f})" in page
 
 
 def cells_of(entry: str) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ TEN = ("ours", "unscaled", "spacebyte", "uniform")
 MIXED = ("bpe", "entropy-spike", "unscaled", "ours", "spacebyte", "hnet")
 GRID = ("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99")
 CODE = ("bpe", "hnet", "ours", "ours-0.19", "spacebyte", "entropy-spike", "unscaled")
-OTHERS = ("fast", "gumbel", "bpe")
+OTHERS = ("fast", "gumbel", "bpe", "tuned-0.99")
 PAPER = ("paper", "paper-0.9")
 RIVALS = (
     *(f"main {name}" for name in ("uniform", *PAPER, "tuned", "tuned-0.99")),
@@ -40,7 +40,7 @@ RIVALS = (
 )
 """What the page of recipes compares with ours, at both of its targets."""
 SYSTEMS = {
-    **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *PAPER, *OTHERS, "tuned-0.99")},
+    **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *PAPER, *OTHERS)},
     "tuned": (("compare-recipes", "gamma-0.9-weight-0.1"),),
     "spacebyte": (("compare-seeds", "spacebyte"), ("compare-seeds-3-4", "spacebyte")),
     "uniform": (("compare-uniform", "uniform"),),
@@ -116,7 +116,10 @@ DIFFERENCES = [
     ("fast", "twelve unscaled", PLACES),
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
     ("fast spacebyte", "fast", PLACES),
-    *((f"main {name}", "main ours", COMPARE) for name in (*PAPER, "tuned", "spacebyte", "fast", "hnet", "unscaled")),
+    *(
+        (f"main {name}", "main ours", COMPARE)
+        for name in (*PAPER, "tuned", "tuned-0.99", "spacebyte", "fast", "hnet", "unscaled")
+    ),
     *((name, ours, RECIPES) for name in RIVALS for ours in ("main ours", "grid ours-0.197")),
     ("fresh uniform", "fresh ours", RECIPES),
     ("ten unscaled", "ten ours", CLAIMS),

@@ -87,11 +87,11 @@ def write_rows(out: str, rows: Iterable[Mapping[str, str]]) -> None:
 
 def write_numbers(path: Path, content: Mapping[str, Any]) -> None:
     """Write results as one line of JSON with nine significant digits; an interruption leaves the earlier file."""
-    from rltok_rl.experiments.reports.markdown import rounded
+    from rltok_rl.experiments.reports.markdown import rounded, without_nan
 
     from rltok_rl.data.disk import replace_text
 
-    replace_text(path, json.dumps(rounded(content), separators=(",", ":")) + "\n")
+    replace_text(path, json.dumps(rounded(without_nan(content)), separators=(",", ":")) + "\n")
 
 
 def command_line(module: str, arguments: Sequence[str]) -> str:

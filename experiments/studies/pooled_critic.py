@@ -17,9 +17,9 @@ from rltok_rl.objectives.critics import CriticAdvantage
 class PooledCritic(ValueOperator):
     """State values from the encoder state and the tokens so far: writes ``state_value`` [*B, T, 1].
 
-    A token is read by the state of the byte after its boundary, where ``recent`` begins with 1, before a step as after
-    it. The critic reads the state of a byte, the last token, the mean of the tokens of this text so far, their number,
-    and the bytes since the last one. Time is the last dimension of the batch.
+    A token is read by the state of the byte after its boundary, where ``recent[..., 0]`` is 1. The critic reads the
+    state of a byte, the last token, the mean of the tokens of this text so far, their number, and the bytes since the
+    last one. Time is the last dimension of the batch.
     """
 
     def __init__(self, config: UNetConfig, *, hidden: int = 128) -> None:
@@ -53,7 +53,9 @@ class _PooledValue(nn.Module):
 
     def forward(self, states: Tensor, recent: Tensor, position: Tensor) -> Tensor:
         """[*B, T, D], [*B, T, num_lags] and [*B, T, 1] to [*B, T, 1]."""
-        states, is_token, position = self.norm(states.detach()), recent[..., 0].bool(), position.squeeze(-1)
+        states = self.norm(states.detach())
+        is_token = recent[..., 0].bool()
+        position = position.squeeze(-1)
         place = torch.arange(position.shape[-1], device=position.device)
         first = (place - position + 1).clamp(min=0)  # a text's first byte follows no boundary
         tokens = _sum_from(first, states * is_token.unsqueeze(-1))

@@ -57,8 +57,8 @@ def test_values_depend_on_earlier_decisions_of_the_text_alone():
     rollout, critic = make_rollout(model, num_rows=2, num_steps=16).detach(), make_critic(model)
     plain, changed = values(critic, rollout), rollout.clone()
     changed["recent"][:, 9, 0] = 1 - changed["recent"][:, 9, 0]  # the decision at byte 8
-    moved = (values(critic, changed) != plain).all(0)
-    assert not moved[:9].any() and moved[9:].all()
+    moved = values(critic, changed) != plain
+    assert not moved[:, :9].any() and moved[:, 9:].all()
     in_turn = torch.cat((rollout[:1], rollout[1:]), 1)  # two texts, one after the other
     for part in (in_turn, in_turn["next"]):
         alone = torch.cat([values(critic, part[:, :16]), values(critic, part[:, 16:])], 1)
@@ -81,7 +81,7 @@ def test_as_a_baseline_it_leaves_the_expected_gradient_exact(lags):
 
 
 def test_runs_train_it_and_count_it():
-    """A cell of the suite, whose critic ends with other weights, and whose updates cost more than those without it."""
+    """A cell of the suite, whose critic ends with other weights, and whose updates cost more than with a critic of states."""
     options = {"flops": 1e9, "overrides": ["data.num_steps=32", "data.num_rows=4"]}
     trainer, _ = make_trainer(cell_config("delay", 1, "pooled_critic@0.9", **options))
     plain, _ = make_trainer(cell_config("delay", 1, "critic_advantage@0.9", **options))

@@ -81,7 +81,7 @@ def test_as_a_baseline_it_leaves_the_expected_gradient_exact(lags):
 
 
 def test_runs_train_it_and_count_it():
-    """A cell of the suite, whose critic ends with other weights, and whose updates cost more than with a critic of states."""
+    """A cell of the suite, whose critic learns, and whose updates cost more than with a critic of states."""
     options = {"flops": 1e9, "overrides": ["data.num_steps=32", "data.num_rows=4"]}
     trainer, _ = make_trainer(cell_config("delay", 1, "pooled_critic@0.9", **options))
     plain, _ = make_trainer(cell_config("delay", 1, "critic_advantage@0.9", **options))

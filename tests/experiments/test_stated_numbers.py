@@ -349,6 +349,19 @@ def test_scores_of_returns_after_a_warm_start_in_the_suite():
         assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['ours', task]:.2f})" in page
 
 
+@pytest.mark.parametrize(("estimator", "count"), [("sibling_trial", 4), ("doubly_robust", 3)])
+def test_scores_of_second_rows_and_predicted_flips_in_the_suite(estimator, count):
+    entry = f"{estimator}@0.9"
+    rows = score_cells([*(cell for cell in archived("suite") if cell["seed"] < 5), *cells_of(entry)])
+    table = table_of_seeds(rows, entry)
+    assert table.shape == (20, count) and table.notna().all(axis=None)
+    scores = table.stack()
+    gaps = [paired_difference(rows, entry, other, SEED_PAIRS) for other in ("batch_mean@0.9", "ours")]
+    texts = [f"{scores.mean():.3f}", f"{interquartile_mean(scores):.3f}"]
+    texts += [f"{gap.mean:.3f} ± {gap.half_width:.3f}" for gap in gaps]
+    assert f"| 0 to {count - 1} | {' | '.join(texts)} |" in COUNTERFACTUALS.read_text()
+
+
 def cells_of(entry: str) -> list[dict[str, Any]]:
     """The cells of an entry that the archive lacks, as :func:`score_cells` takes them."""
     rows = pd.read_csv(RESULTS / "suite" / "other-entries.csv").query("entry == @entry").to_dict("records")

@@ -32,6 +32,8 @@ _QUICK_BYTES = 1024
 _UNTIMED, _TIMED = 2, 4  # updates of the speed measurement
 _POLL = 0.2  # seconds
 _PATIENCE = 20.0  # seconds to finish an update and save, before a process is killed
+# Statuses of a run that goes on, is done, or was ended by this process; one that has saved exits with 128 + SIGTERM.
+_ENDED = (0, None, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM)
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
 
 
@@ -219,7 +221,7 @@ class Race:
     def check(self) -> None:
         """Raise RunFailed if a process ended with an error, except by the signals of :meth:`end`."""
         for name, process in self.processes.items():
-            if process.poll() not in (0, None, -signal.SIGTERM, -signal.SIGKILL):
+            if process.poll() not in _ENDED:
                 log = self.folders[name] / "log.txt"
                 lines = log.read_text(errors="replace").strip().splitlines()[-12:]
                 message = f"the training {name!r} ended with status {process.returncode}; {log} ends with"

@@ -144,7 +144,19 @@ def test_progress_is_drawn_on_terminals_and_written_elsewhere(live, monkeypatch)
     assert live or output.startswith("  learned 50% 0.250 of 1, uniform 50% 0.250 of 1\n"), "before the end"
 
 
-def test_a_stopped_run_resumes_and_a_failed_one_is_named(tmp_path):
+class Deadline(float):
+    """A time that has passed as soon as a condition holds."""
+
+    def __new__(cls, condition):
+        made = super().__new__(cls)
+        made.condition = condition
+        return made
+
+    def __lt__(self, now):
+        return self.condition()
+
+
+def test_a_stopped_or_late_run_resumes_and_a_failed_one_is_named(tmp_path):
     """Stopped after some updates, it has saved them; the next race completes the same run."""
     part = Part("recall", ("experiment=recall", *SMALL), 64, 64, 1.0)
     folder, total = tmp_path / "recall-uniform", 64 * 150
@@ -153,13 +165,18 @@ def test_a_stopped_run_resumes_and_a_failed_one_is_named(tmp_path):
         {"uniform": folder},
     )
 
-    def has_updates() -> bool:
-        return len(read_table(folder / "metrics.csv").get("bytes", [])) >= 3
+    def has_updates(count: int = 3) -> bool:
+        return len(read_table(folder / "metrics.csv").get("bytes", [])) >= count
 
     with Race(runs, folders) as race:
         assert race.follow(lambda _: None, deadline=time.perf_counter() + 60, stop=has_updates) == "stopped"
     assert 3 * 64 <= race.states()[0].bytes_done < total
     assert findings.read_model(folder).config.width == 64  # from the checkpoint
+    updates = len(read_table(folder / "metrics.csv")["bytes"])
+    with Race(runs, folders) as race:  # too slow: the time is up after some updates
+        late = Deadline(lambda: has_updates(updates + 3))
+        assert race.follow(lambda _: None, deadline=late, stop=lambda: False) == "late"
+    assert race.processes["uniform"].returncode == 128 + signal.SIGTERM, "it has saved"
     shown = []
     with Race(runs, folders) as race:
         assert race.follow(shown.append, deadline=time.perf_counter() + 60, stop=lambda: False) == "done"

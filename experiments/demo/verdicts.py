@@ -45,6 +45,8 @@ def english_verdict(english: dict[str, Any]) -> str:
     rates, flops = paired["rates"], {name: with_unit(value, "FLOPs") for name, value in paired["total_flops"].items()}
     estimator = paired["estimator"].replace("`", "")
     cost = f"with {estimator} and {flops['learned']} in total; evenly spaced ones spent {flops['uniform']}."
+    if english["ended"] == "late":
+        return f"English: no verdict, since the time was up before both had read the same bytes; trained {cost}"
     if not paired["equal_rates"]:
         differing = f"{rates['learned']:.3f} learned, {rates['uniform']:.3f} evenly spaced"
         return f"English: no verdict, since the rates differ ({differing}); trained {cost}"
@@ -97,11 +99,13 @@ def report_page(findings: dict[str, Any], *, machine: str) -> str:
         "One seed, and minutes of training: the interval covers the choice of held-out windows, not other seeds.",
         f"In the paired comparison the learned boundary logits are shifted by {english['paired']['shift']:+.2f}, so "
         "that both runs draw equally many boundaries. The rates above are without it.",
-        "Both runs of a part read equally many bytes. On the language the learned one spent more FLOPs, on trials of "
-        "its estimator.",
+        "Both runs of a part read equally many bytes, if its time was enough. On the language the learned one spent "
+        "more FLOPs, on trials of its estimator.",
     ]
     late = [part for part, of_part in parts.items() if of_part["ended"] == "late"]
-    limits += [f"The time was up before the part {part!r} was done." for part in late]
+    limits += [
+        f"The time was up before the part {part!r} was done: its runs read different numbers of bytes." for part in late
+    ]
     runs = [f"{part}-{name}" for part in parts for name in SYSTEMS]
     sections = [
         "# The demo",

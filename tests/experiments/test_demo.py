@@ -125,6 +125,8 @@ def test_the_verdict_is_the_paired_difference_at_equal_rates(quick):
     verdict = english_verdict(english)
     assert verdict.startswith("English: no verdict, since the rates differ (0.229 learned, 0.203 evenly spaced)")
     assert "bits per byte" not in verdict
+    verdict = english_verdict(english | {"ended": "late"})
+    assert verdict.startswith("English: no verdict, since the time was up") and "bits per byte" not in verdict
 
 
 @pytest.mark.parametrize("live", [True, False])

@@ -154,8 +154,12 @@ DIFFERENCES = [
 
 
 def losses(name: str) -> pd.Series:
-    tables = [(SeedTable(json.loads((RESULTS / f / "compare-seeds.json").read_text())), s) for f, s in SYSTEMS[name]]
-    return pd.concat([table.losses[system].dropna() for table, system in tables])
+    return pd.concat([seed_table(folder).losses[system].dropna() for folder, system in SYSTEMS[name]])
+
+
+@cache  # hundreds of tests read them
+def seed_table(folder: str) -> SeedTable:
+    return SeedTable(json.loads((RESULTS / folder / "compare-seeds.json").read_text()))
 
 
 def plain(text: str) -> str:
@@ -179,17 +183,10 @@ def test_differences_over_seeds(name, other, page):
 def test_what_ours_is_ahead_of(name, row):
     values = losses(name).to_dict()
     gaps = [paired_over_seeds(values, losses(ours).to_dict()) for ours in ("main ours", "grid ours-0.197")]
-    rate = mean_rate(name)
+    ((folder, system),) = SYSTEMS[name]
+    rate = seed_table(folder).rows.query("system == @system").rate.mean()
     expected = f"| {row} | {rate:.3f} | {' | '.join(plain(interval(gap)) for gap in gaps)} |"
     assert expected in plain(RECIPES.read_text())
-
-
-def mean_rate(name: str) -> float:
-    """The mean boundaries per byte of a system's seeds."""
-    ((folder, system),) = SYSTEMS[name]
-    systems = json.loads((RESULTS / folder / "compare-seeds.json").read_text())["systems"]
-    rows = next(entry["rows"] for entry in systems if entry["name"] == system)
-    return float(pd.Series([row["rate"] for row in rows.values()]).mean())
 
 
 SUITE_SCORES = [
@@ -307,7 +304,7 @@ def test_scores_of_ours_in_the_suite():
 
 def test_scores_of_disarm_in_the_suite():
     page, entry = SUITE.read_text(), "disarm@0.99, warm start"
-    first = [cell for cell in archived("suite") if cell["seed"] < 5]
+    first = first_seeds()
     rows = score_cells([*first, *cells_of(entry), *(cell for cell in cells_of(AHEAD) if cell["seed"] < 5)])
     table = table_of_seeds(rows, entry)
     assert table.shape == (20, 5) and table.notna().all(axis=None)
@@ -331,7 +328,7 @@ def test_scores_of_disarm_in_the_suite():
 def test_scores_of_returns_after_a_warm_start_in_the_suite():
     """Those of gamma 0.99, level with ours."""
     page, entry = SUITE.read_text(), "batch_mean@0.99, warm start"
-    first = [cell for cell in archived("suite") if cell["seed"] < 5]
+    first = first_seeds()
     rows = score_cells([*first, *cells_of(entry), *cells_of("disarm@0.99, warm start")])
     table = table_of_seeds(rows, entry)
     assert table.shape == (20, 5) and table.notna().all(axis=None)
@@ -352,7 +349,7 @@ def test_scores_of_returns_after_a_warm_start_in_the_suite():
 @pytest.mark.parametrize(("estimator", "count"), [("sibling_trial", 4), ("doubly_robust", 3)])
 def test_scores_of_second_rows_and_predicted_flips_in_the_suite(estimator, count):
     entry = f"{estimator}@0.9"
-    rows = score_cells([*(cell for cell in archived("suite") if cell["seed"] < 5), *cells_of(entry)])
+    rows = score_cells([*first_seeds(), *cells_of(entry)])
     table = table_of_seeds(rows, entry)
     assert table.shape == (20, count) and table.notna().all(axis=None)
     scores = table.stack()
@@ -366,6 +363,11 @@ def cells_of(entry: str) -> list[dict[str, Any]]:
     """The cells of an entry that the archive lacks, as :func:`score_cells` takes them."""
     rows = pd.read_csv(RESULTS / "suite" / "other-entries.csv").query("entry == @entry").to_dict("records")
     return [cell | {"total_flops": 7.5e11, "final": cell} for cell in rows]
+
+
+def first_seeds() -> list[dict[str, Any]]:
+    """The archive's cells of seeds 0 to 4."""
+    return [cell for cell in archived("suite") if cell["seed"] < 5]
 
 
 def table_of_seeds(rows: pd.DataFrame, entry: str) -> pd.DataFrame:

@@ -346,6 +346,19 @@ def test_scores_of_returns_after_a_warm_start_in_the_suite():
         assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['ours', task]:.2f})" in page
 
 
+def test_scores_of_ours_without_the_norm_in_the_suite():
+    """Those of seeds 8 and 9."""
+    page, entry = plain(SUITE.read_text()), "natural_gradient@0.95, warm start, no norm"
+    rows = score_cells([*archived("suite"), *cells_of(entry)], references=first_seeds()).query("seed in (8, 9)")
+    assert table_of_seeds(rows, entry).shape == (20, 2)
+    means, failed = rows.groupby("entry").score.mean(), failures(rows)
+    without, ours, unscaled = means[[entry, "ours", "unscaled"]]
+    assert f"mean of {without:.3f} in seeds 8 and 9, {ours:.3f} with the norm; `unscaled` has {unscaled:.3f}" in page
+    counts = [(7, 28), (3, 28), (13, 28)]
+    assert [*failed.loc[[entry, "ours", "unscaled"]].itertuples(index=False, name=None)] == counts
+    assert "Of 28 cells 7 are below 0.1, 3 with the norm and 13 of `unscaled`" in page
+
+
 @pytest.mark.parametrize(("estimator", "count"), [("sibling_trial", 4), ("doubly_robust", 3)])
 def test_scores_of_second_rows_and_predicted_flips_in_the_suite(estimator, count):
     entry = f"{estimator}@0.9"

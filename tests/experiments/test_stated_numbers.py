@@ -30,6 +30,8 @@ MAIN = ("imitation", "third-letter", "ours", "unscaled", "hnet", "spacebyte", "t
 TEN = ("ours", "unscaled", "spacebyte", "uniform")
 """Systems with ten seeds."""
 MIXED = ("bpe", "entropy-spike", "unscaled", "ours", "spacebyte", "hnet")
+NO_NORM = ("ours-no-norm", "no-norm-lower")
+"""Ours without the norm, with targets of 0.2 and 0.196."""
 GRID = ("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99")
 CODE = ("bpe", "hnet", "ours", "ours-0.19", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe", "tuned-0.99")
@@ -46,6 +48,13 @@ RIVALS = {
     "grid unscaled": "`unscaled` (gamma 0.9)",
 }
 """What the page of recipes compares with ours, at both of its targets, and the names of its rows."""
+TEN_RIVALS = {
+    "ten unscaled": "`unscaled`",
+    "ten ours": "`ours` (with the norm)",
+    "ten spacebyte": "SpaceByte",
+    "ten uniform": "evenly spaced boundaries",
+}
+"""What the page of counterfactuals compares with ours without the norm over ten seeds, and the names of its rows."""
 SYSTEMS = {
     **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *PAPER, *OTHERS)},
     "tuned": (("compare-recipes", "gamma-0.9-weight-0.1"),),
@@ -60,6 +69,7 @@ SYSTEMS = {
     "fresh tuned": (("compare-fresh", "tuned"),),
     **{f"fresh {name}": (("compare-fresh", name),) for name in ("ours", "unscaled")},
     **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in TEN},
+    **{f"ten {name}": (("compare-grid", name), ("compare-fresh", name)) for name in NO_NORM},
     "all unscaled": (("compare-main", "unscaled"), ("compare-fresh-scale", "unscaled")),
     "all spacebyte": (("compare-main", "spacebyte"), ("compare-fresh-scale", "spacebyte")),
     "fresh spacebyte": (("compare-fresh", "spacebyte"),),
@@ -71,7 +81,7 @@ SYSTEMS = {
     "paper-0.9": (("compare-whole", "paper-gamma-0.9"),),
     "released": (("compare-whole", "released"),),
     **{f"code {name}": (("compare-code", name),) for name in (*CODE, "uniform")},
-    **{f"grid {name}": (("compare-grid", name),) for name in GRID},
+    **{f"grid {name}": (("compare-grid", name),) for name in (*GRID, *NO_NORM)},
     **{f"mixture {name}": (("compare-mixture", name),) for name in (*MIXED, "uniform")},
 }
 """Folder and system of each result; seeds of several folders are joined."""
@@ -146,6 +156,8 @@ DIFFERENCES = [
     *((f"ten {name}", "ten ours", PLACES) for name in ("uniform", "spacebyte", "unscaled")),
     ("ten spacebyte", "ten ours", README),
     *((f"fresh {name}", "fresh ours", PLACES) for name in ("uniform", "unscaled", "spacebyte", "tuned")),
+    *(("ten unscaled", f"ten {name}", page) for name in NO_NORM for page in (README, RECIPES, COMPARE, CLAIMS)),
+    *(("grid unscaled", f"grid {name}", COMPARE) for name in NO_NORM),
     *((f"mixture {name}", "mixture uniform", OTHER_TEXTS) for name in MIXED),
     *((f"mixture {name}", "mixture unscaled", OTHER_TEXTS) for name in ("hnet", "spacebyte")),
     ("mixture unscaled", "mixture bpe", OTHER_TEXTS),
@@ -187,6 +199,29 @@ def test_what_ours_is_ahead_of(name, row):
     rate = seed_table(folder).rows.query("system == @system").rate.mean()
     expected = f"| {row} | {rate:.3f} | {' | '.join(plain(interval(gap)) for gap in gaps)} |"
     assert expected in plain(RECIPES.read_text())
+
+
+@pytest.mark.parametrize(("name", "row"), TEN_RIVALS.items())
+def test_what_ours_without_the_norm_is_ahead_of(name, row):
+    values = losses(name).to_dict()
+    gaps = [interval(paired_over_seeds(values, losses(f"ten {system}").to_dict())) for system in NO_NORM]
+    assert f"| {row} minus this | {' | '.join(map(plain, gaps))} |" in plain(COUNTERFACTUALS.read_text())
+
+
+def test_losses_and_rates_of_ours_without_the_norm():
+    page = plain(COUNTERFACTUALS.read_text())
+    of_seeds = [losses(f"ten {name}") for name in NO_NORM]
+    for row, low, high in (("bits per byte, seeds 0 to 4", 0, 4), ("seeds 5 to 9", 5, 9)):
+        texts = [", ".join(f"{value:.3f}" for value in values.loc[low:high]) for values in of_seeds]
+        assert f"| {row} | {' | '.join(texts)} |" in page
+    means = [with_error(values.mean(), values.std()) for values in of_seeds]
+    assert f"| mean | {' | '.join(means)} |" in page
+    rates = [
+        pd.concat([seed_table(folder).rows.query("system == @name").rate for folder, name in SYSTEMS[f"ten {system}"]])
+        for system in NO_NORM
+    ]
+    ranges = [f"{rate.min():.3f} to {rate.max():.3f}" for rate in rates]
+    assert f"| boundaries per byte | {' | '.join(ranges)} |" in page
 
 
 SUITE_SCORES = [

@@ -70,6 +70,7 @@ SYSTEMS = {
     **{f"fresh {name}": (("compare-fresh", name),) for name in ("ours", "unscaled")},
     **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in TEN},
     **{f"ten {name}": (("compare-grid", name), ("compare-fresh", name)) for name in NO_NORM},
+    **{f"fresh {name}": (("compare-fresh", name),) for name in NO_NORM},
     "all unscaled": (("compare-main", "unscaled"), ("compare-fresh-scale", "unscaled")),
     "all spacebyte": (("compare-main", "spacebyte"), ("compare-fresh-scale", "spacebyte")),
     "fresh spacebyte": (("compare-fresh", "spacebyte"),),
@@ -158,6 +159,9 @@ DIFFERENCES = [
     *((f"fresh {name}", "fresh ours", PLACES) for name in ("uniform", "unscaled", "spacebyte", "tuned")),
     *(("ten unscaled", f"ten {name}", page) for name in NO_NORM for page in (README, RECIPES, COMPARE, CLAIMS)),
     *(("grid unscaled", f"grid {name}", COMPARE) for name in NO_NORM),
+    *(("fresh unscaled", f"fresh {name}", COUNTERFACTUALS) for name in NO_NORM),
+    ("ten no-norm-lower", "ten ours-no-norm", COUNTERFACTUALS),
+    ("ten ours", "ten ours-no-norm", RECIPES),
     *((f"mixture {name}", "mixture uniform", OTHER_TEXTS) for name in MIXED),
     *((f"mixture {name}", "mixture unscaled", OTHER_TEXTS) for name in ("hnet", "spacebyte")),
     ("mixture unscaled", "mixture bpe", OTHER_TEXTS),
@@ -167,6 +171,10 @@ DIFFERENCES = [
 
 def losses(name: str) -> pd.Series:
     return pd.concat([seed_table(folder).losses[system].dropna() for folder, system in SYSTEMS[name]])
+
+
+def rates(name: str) -> pd.Series:
+    return pd.concat([seed_table(folder).rows.query("system == @system").rate for folder, system in SYSTEMS[name]])
 
 
 @cache  # hundreds of tests read them
@@ -195,9 +203,7 @@ def test_differences_over_seeds(name, other, page):
 def test_what_ours_is_ahead_of(name, row):
     values = losses(name).to_dict()
     gaps = [paired_over_seeds(values, losses(ours).to_dict()) for ours in ("main ours", "grid ours-0.197")]
-    ((folder, system),) = SYSTEMS[name]
-    rate = seed_table(folder).rows.query("system == @system").rate.mean()
-    expected = f"| {row} | {rate:.3f} | {' | '.join(plain(interval(gap)) for gap in gaps)} |"
+    expected = f"| {row} | {rates(name).mean():.3f} | {' | '.join(plain(interval(gap)) for gap in gaps)} |"
     assert expected in plain(RECIPES.read_text())
 
 
@@ -216,12 +222,12 @@ def test_losses_and_rates_of_ours_without_the_norm():
         assert f"| {row} | {' | '.join(texts)} |" in page
     means = [with_error(values.mean(), values.std()) for values in of_seeds]
     assert f"| mean | {' | '.join(means)} |" in page
-    rates = [
-        pd.concat([seed_table(folder).rows.query("system == @name").rate for folder, name in SYSTEMS[f"ten {system}"]])
-        for system in NO_NORM
-    ]
-    ranges = [f"{rate.min():.3f} to {rate.max():.3f}" for rate in rates]
+    ranges = [f"{rates(f'ten {name}').min():.3f} to {rates(f'ten {name}').max():.3f}" for name in NO_NORM]
     assert f"| boundaries per byte | {' | '.join(ranges)} |" in page
+    more, fewer = (rates(f"ten {name}").mean() / rates("ten unscaled").mean() - 1 for name in NO_NORM)
+    texts = (f"with {100 * more:.1f} % more boundaries than `unscaled`", f"with {-100 * fewer:.1f} % fewer")
+    for path in (README, RECIPES, COUNTERFACTUALS):
+        assert all(text in plain(path.read_text()) for text in texts), path
 
 
 SUITE_SCORES = [

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from rltok_rl.agents import BoundaryCritic
 from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips
+from rltok_rl.experiments.studies.pooled_critic import PooledCritic
 from rltok_rl.experiments.studies.shared_gain import SharedGain
 from rltok_rl.experiments.studies.sibling_trials import Coupling, SiblingTrials
 from tensordict import TensorDictBase
@@ -50,16 +51,18 @@ def _control_variate(
     return Candidate(name, estimator, flops_per_byte=estimator.fit_flops(model.config.width))
 
 
-def _critic(lmbda: float, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    """A critic on encoder states, trained on every batch."""
-    critic = BoundaryCritic(model.config).to(model.embedding.weight.dtype)
+def _critic(
+    kind: type[BoundaryCritic | PooledCritic], lmbda: float, name: str, gamma: float, model: UNet, num_steps: int
+) -> Candidate:
+    """Make a candidate with a critic that is trained on every batch."""
+    critic = kind(model.config).to(model.embedding.weight.dtype)
     optimizer = torch.optim.Adam(critic.parameters(), lr=2e-3)
     estimator = make_estimator("critic_advantage", gamma=gamma, lmbda=lmbda, value_network=critic)
     steps = 4
 
     def learn(rollout: TensorDictBase) -> None:
         for _ in range(steps):
-            value = critic(rollout.select("encoder_state"))["state_value"]
+            value = critic(rollout.select(*critic.in_keys))["state_value"]
             error = (value - rollout["value_target"]).square().mean()
             optimizer.zero_grad()
             error.backward()
@@ -125,8 +128,10 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "control_variate": partial(_control_variate, None),
         # On the early exit's loss and entropy at each byte, and on its state.
         "regression": partial(_control_variate, (("next", "early_log_prob"), "early_entropy", "encoder_state")),
-        "critic_td": partial(_critic, 0.95),
-        "critic": partial(_critic, 1.0),
+        "critic_td": partial(_critic, BoundaryCritic, 0.95),
+        "critic": partial(_critic, BoundaryCritic, 1.0),
+        "pooled_critic_td": partial(_critic, PooledCritic, 0.95),
+        "pooled_critic": partial(_critic, PooledCritic, 1.0),
         "group_mean_2": partial(_group, 2),
         "group_mean_4": partial(_group, 4),
         "group_mean_8": partial(_group, 8),

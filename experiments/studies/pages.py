@@ -26,6 +26,8 @@ ESTIMATOR_LABELS = {
     "regression": "early exit, regression on what the early exit knows of the text",
     "critic_td": "early exit, critic, lambda 0.95",
     "critic": "early exit, critic, lambda 1",
+    "pooled_critic_td": "early exit, critic that pools tokens, lambda 0.95",
+    "pooled_critic": "early exit, critic that pools tokens, lambda 1",
     "group_mean_2": "two rows per text, compared with each other",
     "group_mean_4": "four rows per text",
     "group_mean_8": "eight rows per text",

@@ -48,7 +48,8 @@ def test_candidates_estimate_what_their_names_say():
     }
     for name, values in expected.items():
         torch.testing.assert_close(advantages[name], values, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
-    assert [candidates[name].estimator.lmbda for name in ("critic_td", "critic")] == [0.95, 1.0]
+    critics = ("critic_td", "critic", "pooled_critic_td", "pooled_critic")
+    assert [candidates[name].estimator.lmbda for name in critics] == [0.95, 1.0, 0.95, 1.0]
     for name, span in (("local_flips", 16), ("local_flips_far", 32)):
         flips = candidates[name]
         assert (flips.extra_rows, flips.estimator.num_flips, flips.estimator.span) == (3, 3, span)
@@ -56,8 +57,9 @@ def test_candidates_estimate_what_their_names_say():
     assert (gain.extra_rows, gain.estimator.apart) == (1, 2)
     gains = [candidates[name] for name in ("token_gain_8", "shared_gain_4", "shared_gain_8")]
     assert [(each.extra_rows, each.rows_per_text) for each in gains] == [(8, 1), (1, 4), (1, 8)]
-    one_pass = 2 * (model.config.width * 128 + 128)
-    assert candidates["critic"].flops_per_byte == one_pass * (2 + 4 * 3)  # values around a step, four updates
+    for name, inputs in (("critic", model.config.width), ("pooled_critic", 3 * model.config.width + 2)):
+        one_pass = 2 * (inputs * 128 + 128)
+        assert candidates[name].flops_per_byte == one_pass * (2 + 4 * 3)  # values around a step, four updates
 
 
 def test_passes_leave_out_every_token_once_and_rows_of_a_text_share_effects():

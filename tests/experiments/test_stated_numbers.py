@@ -412,6 +412,21 @@ def test_scores_of_second_rows_and_predicted_flips_in_the_suite(estimator):
     assert len(lines) == 1 and lines[0].endswith(f" | {' | '.join(texts)} |")
 
 
+def test_scores_of_the_critic_that_pools_tokens_in_nine_cells():
+    entry, page = "pooled_critic@0.9", " ".join(COUNTERFACTUALS.read_text().split())
+    rows = score_cells([*first_seeds(), *cells_of(entry)])
+    table = table_of_seeds(rows, entry)
+    assert table.shape == (9, 5) and table.notna().all(axis=None)
+    texts = [f"its mean is {table.stack().mean():.3f} with lambda 0.95"]
+    for other in ("critic_advantage@0.9", "batch_mean@0.9"):
+        gap, mean = paired_difference(rows, entry, other, SEED_PAIRS), table_of_seeds(rows, other).loc[table.index]
+        texts.append(f"{-gap.mean:.3f} ± {gap.half_width:.3f} behind `{other}` ({mean.stack().mean():.3f})")
+    switch = rows.query("task == 'switch' and grade == 1").groupby("entry").score.mean()
+    texts.append(f"on `switch`, too ({switch[entry]:.2f} and {switch['critic_advantage@0.9']:.2f})")
+    for text in texts:
+        assert text in page, text
+
+
 def cells_of(entry: str) -> list[dict[str, Any]]:
     """The cells of an entry that the archive lacks, as :func:`score_cells` takes them."""
     rows = pd.read_csv(RESULTS / "suite" / "other-entries.csv").query("entry == @entry").to_dict("records")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rltok_rl.experiments.reports.policy_options import (
+    MODEL_FIELD,
+    Options,
+    default_options,
+    split_options,
+    unlike,
+    whole_options,
+)
 from rltok_rl.experiments.reports.seed_table import preferred_reference
 
 from rltok_rl.foreign import MOST_STATE, read_json
@@ -16,8 +24,6 @@ EQUAL_IN_ALL = ("counts", "split_by", "predicted")
 """Columns that all rows share: the held-out text."""
 MERGED = ("commands", "machines", "revisions")
 """Lists that are merged without duplicates."""
-MODEL_FIELD = "model.overrides."
-"""Start of the options that are fields of the model."""
 NEEDED = {"data", "model", "systems", *MERGED}
 
 
@@ -33,8 +39,8 @@ def read_earlier(path: Path) -> dict[str, Any]:
 def with_earlier(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the content of a page with the rows of the earlier page in ``path``.
 
-    New rows replace earlier ones of the same seed; new systems come after the earlier ones. Options of a new learned
-    policy are known relative to a learned policy of both pages, which is required then.
+    New rows replace earlier ones of the same seed; new systems come after the earlier ones. A page of an earlier
+    version lacks the options that its policies share. A policy of both pages, which is required then, has them.
     """
     earlier = read_earlier(path)
     known = {system["name"]: system for system in earlier["systems"]}
@@ -42,7 +48,7 @@ def with_earlier(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     systems = [*earlier["systems"], *(system for system in content["systems"] if system["name"] not in known)]
     reference = preferred_reference({*known, *new})
     systems.sort(key=lambda system: system["name"] == reference)  # the reference comes last
-    of_policies = _merged_options(earlier["systems"], content["systems"], path)
+    shared, of_policies = _merged_options(earlier, content, path)
     varying = {option.removeprefix(MODEL_FIELD) for changed in of_policies.values() for option in changed}
     in_both = content["model"].keys() & earlier["model"].keys()  # fewer systems share more fields of the model
     for name, names in (("data", content["data"].keys() | earlier["data"].keys()), ("model", in_both - varying)):
@@ -65,39 +71,31 @@ def with_earlier(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
                     _require_equal(f"{column} {of_row}", row.get(column), other.get(column), path)
     merged = {name: sorted({*content[name], *earlier[name]}) for name in MERGED}
     model = {field: value for field, value in earlier["model"].items() if field not in varying}
-    return {**content, "model": model, **merged, "systems": merged_systems, "has_curves": False}
+    changed = {"model": model, **merged, "systems": merged_systems, "has_curves": False}
+    return {**content, **changed, "shared_options": shared}
 
 
 def _merged_options(
-    earlier: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], path: Path
-) -> dict[str, dict[str, Any]]:
-    """Return the options of both pages' learned policies: all of the first, what differs of others."""
-    of_earlier, of_new = _whole_options(earlier), _whole_options(new)
-    shared = next((name for name in of_new if name in of_earlier), None)
-    if of_earlier and of_new and shared is None:
+    earlier: Mapping[str, Any], content: Mapping[str, Any], path: Path
+) -> tuple[Options | None, dict[str, Options]]:
+    """Return the options that both pages' learned policies share, None if they are unknown, and those of each."""
+    new = whole_options(content, content["shared_options"])
+    shared = earlier.get("shared_options")
+    of_earlier = whole_options(earlier, default_options() | (shared or {}))
+    both = [name for name in new if name in of_earlier]
+    lacking = bool(of_earlier) and shared is None
+    if lacking and new and not both:
         raise ValueError(
-            f"systems must include a learned policy of {path}, to which options of others are relative: "
-            f"{', '.join(of_earlier)}; got {', '.join(of_new)}"
+            f"systems must include a learned policy of {path}, which lacks the options that all of them share: "
+            f"{', '.join(of_earlier)}; got {', '.join(new)}"
         )
-    of_shared: tuple[dict[str, Any], ...] = (of_earlier[shared], of_new[shared]) if shared else ({}, {})
-    for name in [name for name in of_new if name in of_earlier]:
-        for option in sorted(of_new[name].keys() & of_earlier[name].keys()):
-            _require_equal(f"{option} of {name!r}", of_new[name][option], of_earlier[name][option], path)
-    # An option that does not vary in a page has one value in all its systems: that of the shared one.
-    whole = {name: of_shared[1] | options for name, options in of_earlier.items()}
-    whole |= {name: of_shared[0] | options for name, options in of_new.items() if name not in of_earlier}
-    first = next(iter(whole), "")
-    return {
-        name: {o: v for o, v in sorted(options.items()) if name == first or v != whole[first][o]}
-        for name, options in whole.items()
-    }
-
-
-def _whole_options(systems: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return all options that vary among a page's learned policies, where the page has what differs from the first."""
-    listed = {system["name"]: system["options"] for system in systems if system.get("options") is not None}
-    first: Mapping[str, Any] = next(iter(listed.values()), {})
-    return {name: {**first, **options} for name, options in listed.items()}
+    if lacking:
+        of_earlier = whole_options(earlier, new[both[0]] if both else {})
+    for name in both:
+        for option, (mine, theirs) in unlike(new[name], of_earlier[name]).items():
+            _require_equal(f"{option} of {name!r}", mine, theirs, path)
+    of_all, own = split_options(of_earlier | new)  # equal where both have a policy
+    return (None if lacking and not new else of_all), own
 
 
 def _require_equal(name: str, value: Any, other: Any, path: Path) -> None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rltok_rl.experiments.recipes import as_typed, flat
-from rltok_rl.experiments.reports.earlier_seeds import MODEL_FIELD, with_earlier
+from rltok_rl.experiments.recipes import as_typed
+from rltok_rl.experiments.reports.earlier_seeds import with_earlier
 from rltok_rl.experiments.reports.markdown import (
     bullets,
     code,
@@ -31,15 +30,14 @@ from rltok_rl.experiments.reports.markdown import (
     with_unit,
 )
 from rltok_rl.experiments.reports.paired import Difference, bootstrap_text, interval
+from rltok_rl.experiments.reports.policy_options import MODEL_FIELD, method_options, split_options, unlike
 from rltok_rl.experiments.reports.provenance import provenance, provenance_notes
 from rltok_rl.experiments.reports.seed_table import SeedTable, preferred_reference, rate_notes, seeds_table
 from rltok_rl.experiments.reports.systems_page import evaluated_systems, is_comparison, system_rows
 from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, equal_budgets, total_flops
-from rltok_rl.experiments.run_config import GROUPS
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.data.disk import replace_text
-from rltok_rl.models import UNetConfig
 from rltok_rl.training.environment import without_folders
 from rltok_rl.viz.difference_figure import draw_differences
 from rltok_rl.viz.run_figures import draw_loss_against_flops
@@ -51,7 +49,6 @@ SHARES = (0.1, 0.2, 0.3, 1.0)
 """Shares of a run's updates at which the policy's entropy is shown (Figure 13 of the paper)."""
 MOST_PAIRED = 4
 """Systems of which all pairs are compared."""
-_METHOD = ("actor", "estimator", "baseline", "loss", "rate", "optim")
 _CURVES = (
     f"![Bits per byte against total FLOPs]({FIGURE})",
     "Left: training, a thin line for each seed (dots: held-out text). Right: mean and standard deviation over "
@@ -79,8 +76,8 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
             rows = systems.setdefault(name, {})
             if seed in rows:
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
-            method = _method(run)
-            for option, (mine, first) in _unlike(method, methods.setdefault(name, method)).items():
+            method = method_options(run)
+            for option, (mine, first) in unlike(method, methods.setdefault(name, method)).items():
                 got = f"{first!r}, and {mine!r} in {run.path}"
                 raise ValueError(f"{option} of {name!r} must be equal in all seeds, got {got}")
             rows[seed] = {**row, "entropy": entropy_at_shares(run), **provenance(run)}
@@ -88,8 +85,9 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     reference = preferred_reference(systems)
     order = sorted(systems, key=lambda name: name == reference)  # the reference comes last
     has_policy = {row["system"] for rows in systems.values() for row in rows.values() if row["estimator"] != "-"}
-    options = differing_options({name: methods[name] for name in order if name in has_policy})
+    shared, options = split_options({name: methods[name] for name in order if name in has_policy})
     content = _content(list(runs.values()), options, {name: dict(sorted(systems[name].items())) for name in order})
+    content["shared_options"] = shared
     if earlier is not None:
         content = with_earlier(content, earlier)
     content = rounded(content)
@@ -140,35 +138,6 @@ def _content(
         "systems": [{"name": name, "rows": rows, "options": options.get(name)} for name, rows in systems.items()],
         "has_curves": all(run.history for run in runs),
     }
-
-
-def differing_options(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the options of learned policies that they do not share: all of the first, what differs of others."""
-    first = next(iter(methods.values()), {})
-    unlike = {
-        name: {option: mine for option, (mine, _) in _unlike(method, first).items()} for name, method in methods.items()
-    }
-    differing = sorted({option for changed in unlike.values() for option in changed})
-    of_first = {option: first.get(option) for option in differing}
-    return {name: of_first if methods[name] is first else changed for name, changed in unlike.items()}
-
-
-def _unlike(method: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the options in which two methods differ, with both values; None where one does not have the option."""
-    both = {option: (method.get(option), first.get(option)) for option in sorted({*method, *first})}
-    return {option: values for option, values in both.items() if values[0] != values[1]}
-
-
-def _method(run: RunFolder) -> dict[str, Any]:
-    """The options of a run that say how it learns; fields of the model are those in effect.
-
-    Options that were added after the run have their defaults, which are what such a run did.
-    """
-    grouped = {group: asdict(GROUPS[group]()) | run.config.get(group, {}) for group in _METHOD}
-    defaults = {field.name: field.default for field in fields(UNetConfig)}
-    of_model = {MODEL_FIELD + field: run.model.get(field, default) for field, default in defaults.items()}
-    of_groups = {option: value for option, value in flat(grouped).items() if value != {}}
-    return of_model | {option: value for option, value in of_groups.items() if not option.startswith("optim.total_")}
 
 
 def entropy_at_shares(run: RunFolder) -> list[float] | None:

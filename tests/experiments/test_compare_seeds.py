@@ -241,8 +241,12 @@ def test_seeds_of_an_earlier_page_are_added_and_new_rows_replace_theirs(folder, 
     assert text.splitlines()[0].endswith("3 seeds")
 
 
-def test_systems_are_added_to_an_earlier_page(folder, no_figure):
-    """Those of two pages, which share one policy, are on one page as if they had been written together."""
+LEARNED = ("learned", "paper", "low")
+
+
+@pytest.fixture
+def policies(folder):
+    """A comparison with three learned policies."""
     for seed in "012":
         config = (folder / seed / "learned" / "config.yaml").read_text()
         for name, gamma, weight in (("low", "0.5", "0.3"), ("paper", "0.99", "0.01")):
@@ -251,24 +255,72 @@ def test_systems_are_added_to_an_earlier_page(folder, no_figure):
             changed = re.sub(r"(\n  policy: )[\d.]+", rf"\g<1>{weight}", changed)
             assert changed != config
             (folder / seed / name / "config.yaml").write_text(changed)
-    whole = json.loads((write_seeds_page(folder).parent / "compare-seeds.json").read_text())
-    parts = [shutil.copytree(folder, folder.parent / name) for name in ("first", "second")]
-    for part, removed in zip(parts, (("low", "spacebyte"), ("paper", "uniform")), strict=True):
-        for path in [part / seed / name for seed in "012" for name in removed]:
-            shutil.rmtree(path)
-    earlier = write_seeds_page(parts[0]).parent / "compare-seeds.json"
-    merged = json.loads((write_seeds_page(parts[1], earlier=earlier).parent / "compare-seeds.json").read_text())
-    assert [system["name"] for system in merged["systems"]] == ["learned", "paper", "low", "spacebyte", "uniform"]
+    return folder
+
+
+def table_of(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((path.parent / "compare-seeds.json").read_text())
+    return content
+
+
+def without(folder: Path, name: str, *systems: str) -> Path:
+    """A copy of a comparison without some systems."""
+    copy = Path(shutil.copytree(folder, folder.parent / name))
+    for path in [copy / seed / system for seed in "012" for system in systems]:
+        shutil.rmtree(path)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("removed", "added"),
+    [(("low", "spacebyte"), ("paper", "uniform")), (("low",), ("learned", "paper")), (("uniform",), LEARNED)],
+    ids=["a policy in both", "no policy in both", "no further policy"],
+)
+@pytest.mark.parametrize("complete", [True, False])
+def test_systems_are_added_to_an_earlier_page(policies, no_figure, removed, added, complete):
+    """They are on one page as if they had been written together; pages once lacked what all policies share."""
+    whole = table_of(write_seeds_page(policies))
+    first, second = without(policies, "first", *removed), without(policies, "second", *added)
+    earlier = write_seeds_page(first).parent / "compare-seeds.json"
+    if not complete:
+        content = json.loads(earlier.read_text())
+        assert len(content.pop("shared_options")) > 50
+        earlier.write_text(json.dumps(content))
+    if not complete and added == ("learned", "paper"):
+        with pytest.raises(ValueError, match="systems must include a learned policy of .*: learned, paper; got low$"):
+            write_seeds_page(second, earlier=earlier)
+        return
+    merged = table_of(write_seeds_page(second, earlier=earlier))
     by_name = {system["name"]: system for system in merged["systems"]}
-    assert by_name == {system["name"]: system for system in whole["systems"]}
+    assert [*by_name][-1] == "uniform" and by_name == {system["name"]: system for system in whole["systems"]}
     assert by_name["low"]["options"].keys() == {"estimator.gamma", "loss.policy"}
+    known = complete or added != LEARNED
+    assert merged["shared_options"] == (whole["shared_options"] if known else None)
     assert merged["model"] == whole["model"] and merged["data"] == whole["data"]
-    other = json.loads(earlier.read_text())
-    of_learned = next(system for system in other["systems"] if system["name"] == "learned")
-    of_learned["options"]["loss.policy"] = 7.0
-    earlier.write_text(json.dumps(other))
-    with pytest.raises(ValueError, match=r"loss\.policy of 'learned' must be equal in .*, got 0\.\d+ and 7\.0"):
-        write_seeds_page(parts[1], earlier=earlier)
+
+
+def test_policies_of_two_pages_must_have_equal_options(policies, no_figure):
+    earlier = write_seeds_page(without(policies, "first", "low")).parent / "compare-seeds.json"
+    second, before = without(policies, "second", "paper"), json.loads(earlier.read_text())
+    for place, option in (("options", "loss.policy"), ("shared_options", "optim.lr")):
+        content = json.loads(json.dumps(before))
+        of_learned = next(system for system in content["systems"] if system["name"] == "learned")
+        (of_learned if place == "options" else content)[place][option] = 7.0
+        earlier.write_text(json.dumps(content))
+        message = rf"{re.escape(option)} of 'learned' must be equal in .*, got [\d.e-]+ and 7\.0"
+        with pytest.raises(ValueError, match=message):
+            write_seeds_page(second, earlier=earlier)
+
+
+def test_options_that_an_earlier_page_lacks_have_their_defaults(policies, no_figure):
+    whole = table_of(write_seeds_page(policies))
+    earlier = write_seeds_page(without(policies, "first", "low")).parent / "compare-seeds.json"
+    content = json.loads(earlier.read_text())
+    assert content["shared_options"].pop("actor.warm_start_bytes") == 0
+    earlier.write_text(json.dumps(content))
+    merged = table_of(write_seeds_page(without(policies, "second", *LEARNED[:2]), earlier=earlier))
+    options = [{system["name"]: system["options"] for system in page["systems"]} for page in (merged, whole)]
+    assert options[0] == options[1] and merged["shared_options"] == whole["shared_options"]
 
 
 def test_seeds_of_one_system_have_one_method_and_one_budget(folder, no_figure):
@@ -306,10 +358,6 @@ def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):
     refused(r"model\.preset must be equal in .*, got \S+ and small", lambda x: x["model"].update(preset="small"))
     refused("estimator of 'learned' in seed 1 must be equal", lambda x: row(x).update(estimator="another"))
     refused("counts of 'learned' in seed 1 must be equal", lambda x: row(x).update(counts=[1]))
-    refused(
-        "systems must include a learned policy of .*: another; got learned$",
-        lambda x: x["systems"][0].update(name="another"),
-    )
     refused("must be the compare-seeds.json of a comparison over seeds", lambda x: x.pop("machines") and None)
     refused("must be the compare-seeds.json of a comparison over seeds", lambda x: 0)
     for runs in (RESULTS / "compare/learned", folder / "1"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
@@ -77,8 +78,10 @@ def roll_out_strings(
     base, lags = model.boundary_terms(states)
     early_logits = model.early_logits(states)
     logits = boundary_logits(per_string(base), per_string(lags), boundaries, cap=model.boundary_cap)
-    position = torch.arange(num_steps, device=byte_ids.device).expand(shape)
-    forced = position == 0
+    # Of all T + 1 bytes, of which the last has no decision.
+    places = torch.arange(num_steps + 1, device=byte_ids.device).expand(*shape[:2], -1)
+    recent = recent_boundaries(F.pad(boundaries, (0, 1)), model.config.num_lags).to(torch.int8)
+    position, forced = places[..., :-1], places[..., :-1] == 0
     log_probs = boundary_log_prob(logits, boundaries, forced=forced)
     decoded = model.decode(per_string(states).flatten(0, 1), boundaries.flatten(0, 1))  # [M n, T, D]
     revealed = byte_ids[:, 1:]
@@ -98,11 +101,14 @@ def roll_out_strings(
         "terminated": last.clone(),
         "truncated": torch.zeros_like(last),
         "byte": per_string(revealed),
+        "recent": recent[..., 1:, :],
+        "position": places[..., 1:].unsqueeze(-1),
+        "forced": places[..., 1:] == 0,
         "encoder_state": per_string(encoded[:, 1:]),
     }
     content = {
         "byte": per_string(byte_ids[:, :-1]),
-        "recent": recent_boundaries(boundaries, model.config.num_lags).to(torch.int8),
+        "recent": recent[..., :-1, :],
         "position": position.unsqueeze(-1),
         "forced": forced,
         "encoder_state": per_string(states),

@@ -37,7 +37,7 @@ def test_an_enumerated_rollout_is_the_environments(model, reward, training):
     theirs = env.parallel_rollout(LearnedBoundaryActor(model), actions=actions, text=TEXTS[0])
     ours = enumerate_rollouts(model, TEXTS, reward=reward, price=0.1)[0]
     here = "byte recent position forced encoder_state action logits entropy action_log_prob early_entropy".split()
-    following = "reward final_log_prob early_log_prob byte done encoder_state".split()
+    following = "reward final_log_prob early_log_prob byte recent position forced done encoder_state".split()
     for name in (*here, *(("next", name) for name in following)):
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 

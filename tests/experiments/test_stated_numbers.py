@@ -32,7 +32,19 @@ TEN = ("ours", "unscaled", "spacebyte", "uniform")
 MIXED = ("bpe", "entropy-spike", "unscaled", "ours", "spacebyte", "hnet")
 NO_NORM = ("ours-no-norm", "no-norm-lower")
 """Ours without the norm, with targets of 0.2 and 0.196."""
-GRID = ("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99")
+POOLED = ("pooled-critic", "pooled-critic-1")
+GRID = (
+    "ours",
+    "ours-0.197",
+    "unscaled",
+    "gamma-0.99",
+    "disarm",
+    "critic",
+    "critic-1",
+    "running-mean",
+    "warm-99",
+    *POOLED,
+)
 CODE = ("bpe", "hnet", "ours", "ours-0.19", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe", "tuned-0.99")
 PAPER = ("paper", "paper-0.9")
@@ -66,9 +78,11 @@ SYSTEMS = {
         for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag", "no-rate-loss")
     },
     "gamma 0.99, weight 0.01": (("compare-recipes", "gamma-0.99-weight-0.01"),),
-    **{f"fresh {name}": (("compare-fresh", name),) for name in ("tuned", *TEN, *NO_NORM)},
+    **{f"fresh {name}": (("compare-fresh", name),) for name in ("tuned", *TEN, *NO_NORM, *PAPER, "warm-99")},
     **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in TEN},
-    **{f"ten {name}": (("compare-grid", name), ("compare-fresh", name)) for name in NO_NORM},
+    **{f"ten {name}": (("compare-grid", name), ("compare-fresh", name)) for name in (*NO_NORM, "warm-99")},
+    **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in PAPER},
+    **{f"no-spaces {name}": (("compare-no-spaces", name),) for name in ("unscaled", "uniform")},
     "all unscaled": (("compare-main", "unscaled"), ("compare-fresh-scale", "unscaled")),
     "all spacebyte": (("compare-main", "spacebyte"), ("compare-fresh-scale", "spacebyte")),
     "fast": (("compare-fresh-scale", "factor-0.25"),),
@@ -87,7 +101,7 @@ MEANS = [
     *((f"main {name}", page) for name in (*MAIN, *PAPER) for page in (README, COMPARE)),
     *((f"main {name}", COMPARE) for name in OTHERS),
     *((f"main {name}", CLAIMS) for name in ("unscaled", "fast", "hnet")),
-    *((f"fresh {name}", PLACES) for name in ("ours", "unscaled", "tuned", "spacebyte", "uniform")),
+    *((f"fresh {name}", PLACES) for name in ("ours", "unscaled", "tuned", "spacebyte", "uniform", "warm-99", *PAPER)),
     ("gamma 0.99, weight 0.01", README),
     ("paper", COMPARE),
     *(("paper-0.9", page) for page in (COMPARE, CLAIMS)),
@@ -136,6 +150,17 @@ DIFFERENCES = [
     ),
     ("fresh uniform", "fresh ours", RECIPES),
     ("ten unscaled", "ten ours", CLAIMS),
+    *((f"fresh {name}", f"fresh {system}", PLACES) for name in PAPER for system in ("ours", "unscaled")),
+    *((f"fresh {name}", "fresh ours", RECIPES) for name in PAPER),
+    *((f"ten {name}", "ten ours", PLACES) for name in PAPER),
+    *(("fresh warm-99", f"fresh {name}", PLACES) for name in ("unscaled", "ours")),
+    ("fresh uniform", "fresh warm-99", PLACES),
+    *(("ten warm-99", "ten ours", page) for page in (PLACES, RECIPES, README, SUITE)),
+    *(("ten warm-99", "ten unscaled", page) for page in (PLACES, SUITE)),
+    ("ten uniform", "ten warm-99", PLACES),
+    ("no-spaces unscaled", "no-spaces uniform", OTHER_TEXTS),
+    ("no-spaces uniform", "no-spaces unscaled", README),
+    *((f"grid {name}", "grid unscaled", COUNTERFACTUALS) for name in POOLED),
     ("main ours", "main third-letter", README),
     *((f"grid {name}", "grid ours", COMPARE) for name in ("unscaled", "gamma-0.99")),
     *((f"main {name}", "grid ours-0.197", page) for name in ("uniform", "tuned") for page in (README, COMPARE)),
@@ -143,7 +168,7 @@ DIFFERENCES = [
     ("grid ours-0.197", "grid unscaled", COMPARE),
     *(
         (f"grid {name}", "grid unscaled", COMPARE)
-        for name in ("disarm", "warm-99", "critic", "critic-1", "running-mean")
+        for name in ("disarm", "warm-99", "critic", "critic-1", *POOLED, "running-mean")
     ),
     *((name, "grid disarm", COUNTERFACTUALS) for name in ("main uniform", "grid gamma-0.99", "grid unscaled")),
     ("grid disarm", "grid ours", COUNTERFACTUALS),
@@ -366,21 +391,29 @@ def test_scores_of_disarm_in_the_suite():
 
 def test_scores_of_returns_after_a_warm_start_in_the_suite():
     """Those of gamma 0.99, level with ours."""
-    page, entry = SUITE.read_text(), "batch_mean@0.99, warm start"
-    first = first_seeds()
-    rows = score_cells([*first, *cells_of(entry), *cells_of("disarm@0.99, warm start")])
+    page, entry = plain(SUITE.read_text()), "batch_mean@0.99, warm start"
+    others = (entry, "batch_mean@0.95", "disarm@0.99, warm start")
+    cells = [*archived("suite"), *(cell for other in others for cell in cells_of(other))]
+    rows = score_cells(cells, references=first_seeds())
     table = table_of_seeds(rows, entry)
-    assert table.shape == (20, 5) and table.notna().all(axis=None)
-    assert (*failures(rows).loc[entry],) == (0, 70)
-    assert f"their mean is {table.stack().mean():.3f} and their interquartile mean {middle_over_seeds(table)}" in page
+    assert table.shape == (20, 10) and table.notna().all(axis=None)
+    parts = [rows.query(seeds) for seeds in ("seed < 5", "seed >= 5")]
+    assert [(*failures(part).loc[entry],) for part in parts] == [(0, 70), (3, 70)]
     over_seeds, over_places = (paired_difference(rows, entry, "ours", by) for by in (SEED_PAIRS, PAIRS))
-    text = f"{over_seeds.mean:.3f} ± {over_seeds.half_width:.3f} over seeds, ± {over_places.half_width:.3f} over places"
-    assert text in page
-    for other, text in (("batch_mean@0.99", "those without it"), ("disarm@0.99, warm start", "DisARM")):
-        ahead = paired_difference(rows, entry, other, SEED_PAIRS)
-        assert f"{ahead.mean:.3f} ± {ahead.half_width:.3f} ahead of {text}" in page
+    gaps = [f"{gap.mean:.3f} ± {gap.half_width:.3f}" for gap in (over_seeds, over_places)]
+    assert f"ahead of it by {gaps[0]} over seeds, ± {over_places.half_width:.3f} over places" in page
+    means = [f"{part[part.entry == entry].score.mean():.3f}" for part in (*parts, rows)]
+    row = ["`batch_mean@0.99` after this warm start", middle_over_seeds(table), *means, *gaps]
+    assert f"| {' | '.join(row)} |" in page
+    for other, text in (
+        ("batch_mean@0.99", "ahead of those without it (± {places:.3f} over places)"),
+        ("batch_mean@0.95", "of `batch_mean@0.95` (± {places:.3f})"),
+        ("disarm@0.99, warm start", "of DisARM"),
+    ):
+        ahead, places = (paired_difference(rows, entry, other, by) for by in (SEED_PAIRS, PAIRS))
+        expected = f"{ahead.mean:.3f} ± {ahead.half_width:.3f} " + text.format(places=places.half_width)
+        assert expected in page, expected
     means = rows.groupby(["entry", "task"]).score.mean()
-    page = " ".join(page.split())
     for task, words in {"garden-path": "`ours` has ", "knapsack": "", "pair": ""}.items():
         assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['ours', task]:.2f})" in page
 

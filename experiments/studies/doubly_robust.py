@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -14,7 +15,7 @@ from rltok_rl.functional.policy import recent_boundaries
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read
 from rltok_rl.objectives.flips import LocalFlips
-from rltok_rl.objectives.time_last import View
+from rltok_rl.objectives.time_last import View, split_rows
 from rltok_rl.objectives.trials import drawn_boundaries
 from rltok_rl.ranges import check_number
 
@@ -64,34 +65,38 @@ class DoublyRobustFlips(LocalFlips):
         if not self.ran_trials:
             return measured
         probs, drawn = read(view.rollout, "logits").sigmoid(), drawn_boundaries(view.rollout)
-        predicted = torch.where(drawn, probs, 1 - probs) * _effects(view.rollout, slopes)
+        predicted = torch.where(drawn, probs, 1 - probs) * self._effects(view.rollout, slopes)
         return measured + predicted.to(measured.dtype).masked_fill(read(view.rollout, "forced"), 0.0)
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         where, weight, effect = self._measure_flips(rollout)
-        expected = _effects(rollout, self._slopes()).gather(1, where)
+        expected = self._effects(rollout, self._slopes()).gather(1, where)
         if self.training:
-            self._fit(_regressors(rollout), _sign(rollout), where, effect, weight > 0)
+            self._fit(rollout, where, effect, weight > 0)
         return self._sum_by_byte(rollout, where, weight * (effect - expected))
+
+    def _effects(self, rollout: TensorDictBase, slopes: Tensor) -> Tensor:
+        """Return the predicted effects of a rollout's decisions, s_t d(z_t), [B, T], ``rows_per_pass`` at a time."""
+        return torch.cat([_sign(rows) * (_regressors(rows).double() @ slopes) for rows in self._parts(rollout)])
+
+    def _parts(self, rollout: TensorDictBase) -> Sequence[TensorDictBase]:
+        return split_rows(rollout, self.rows_per_pass, 1)
 
     def _slopes(self) -> Tensor:
         gram, moment = self.gram.double(), self.moment.double()
         return torch.linalg.solve(gram + torch.diag_embed(_RIDGE * gram.diagonal() + 1e-12), moment)
 
-    def _fit(self, regressors: Tensor, sign: Tensor, where: Tensor, effect: Tensor, measured: Tensor) -> None:
+    def _fit(self, rollout: TensorDictBase, where: Tensor, effect: Tensor, measured: Tensor) -> None:
         """Forget a share of what was learned before, and learn the effects [B, F] that were ``measured``."""
-        used = regressors.gather(1, where.unsqueeze(-1).expand(-1, -1, regressors.shape[-1]))
+        parts = self._parts(rollout)
+        places = where.unsqueeze(-1).expand(-1, -1, len(self.moment)).split([len(rows) for rows in parts])
+        used = torch.cat([_regressors(rows).gather(1, at) for rows, at in zip(parts, places, strict=True)])
         used = (used * measured.unsqueeze(-1)).double().flatten(0, 1)
-        sums = used.mT @ used, used.mT @ (sign.gather(1, where) * effect).double().flatten()
+        sums = used.mT @ used, used.mT @ (_sign(rollout).gather(1, where) * effect).double().flatten()
         for kept, new in zip((self.gram, self.moment), sums, strict=True):
             if self.process_group is not None:
                 dist.all_reduce(new, group=self.process_group)
             kept.mul_(self.memory).add_(new)
-
-
-def _effects(rollout: TensorDictBase, slopes: Tensor) -> Tensor:
-    """Return the predicted effects of a rollout's decisions, s_t d(z_t), [B, T]."""
-    return _sign(rollout) * (_regressors(rollout).double() @ slopes)
 
 
 def _sign(rollout: TensorDictBase) -> Tensor:

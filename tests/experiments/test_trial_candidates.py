@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rltok_rl.experiments.studies import sibling_trials
-from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips, _effects
+from rltok_rl.experiments.studies import doubly_robust, sibling_trials
+from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips
 from rltok_rl.experiments.studies.sibling_trials import SiblingTrials
 from torch import Tensor
 
@@ -167,7 +167,7 @@ def test_predictions_learn_effects_from_earlier_batches_alone():
     for _ in range(20):
         robust(rollout.clone())
     where, _, effect = robust._measure_flips(rollout)
-    unexplained = (effect - _effects(rollout, robust._slopes()).gather(1, where)).square().mean()
+    unexplained = (effect - robust._effects(rollout, robust._slopes()).gather(1, where)).square().mean()
     assert unexplained < 0.9 * effect.square().mean()
     memory = robust.gram.clone()
     robust.eval()(rollout.clone())
@@ -176,6 +176,21 @@ def test_predictions_learn_effects_from_earlier_batches_alone():
     for _ in range(20):
         forgetful(rollout.clone())
     assert forgetful.gram[0, 0] < 0.2 * memory[0, 0], "the first regressor counts the effects that are remembered"
+
+
+def test_predictions_read_a_few_rows_at_a_time(monkeypatch):
+    """With ``rows_per_pass``, as of micro-batches, regressors have few rows, and advantages are those of all."""
+    model = make_model()
+    rollout = make_rollout(model, num_rows=8, num_steps=24).detach()
+    read, sizes = doubly_robust._regressors, []
+    monkeypatch.setattr(doubly_robust, "_regressors", lambda rows: sizes.append(len(rows)) or read(rows))
+    found = []
+    for rows in (None, 3):
+        sizes.clear()
+        robust = DoublyRobustFlips(model, gamma=0.9, span=8, rows_per_pass=rows, generator=seeded(1))
+        found.append([robust(rollout.clone())["advantage"] for _ in range(3)])
+        assert max(sizes) == (rows or 8)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 def test_settled_policies_get_returns_without_predictions():

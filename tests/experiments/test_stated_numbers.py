@@ -155,7 +155,7 @@ DIFFERENCES = [
     *((f"ten {name}", "ten ours", PLACES) for name in PAPER),
     *(("fresh warm-99", f"fresh {name}", PLACES) for name in ("unscaled", "ours")),
     ("fresh uniform", "fresh warm-99", PLACES),
-    *(("ten warm-99", "ten ours", page) for page in (PLACES, RECIPES, README, SUITE)),
+    *(("ten warm-99", "ten ours", page) for page in (PLACES, RECIPES, README, SUITE, CLAIMS)),
     *(("ten warm-99", "ten unscaled", page) for page in (PLACES, SUITE)),
     ("ten uniform", "ten warm-99", PLACES),
     ("no-spaces unscaled", "no-spaces uniform", OTHER_TEXTS),

@@ -34,16 +34,8 @@ NO_NORM = ("ours-no-norm", "no-norm-lower")
 """Ours without the norm, with targets of 0.2 and 0.196."""
 POOLED = ("pooled-critic", "pooled-critic-1")
 GRID = (
-    "ours",
-    "ours-0.197",
-    "unscaled",
-    "gamma-0.99",
-    "disarm",
-    "critic",
-    "critic-1",
-    "running-mean",
-    "warm-99",
-    *POOLED,
+    *("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99"),
+    *("natural-gradient", "policy-0.3", *POOLED),
 )
 CODE = ("bpe", "hnet", "ours", "ours-0.19", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe", "tuned-0.99")
@@ -161,6 +153,15 @@ DIFFERENCES = [
     ("no-spaces unscaled", "no-spaces uniform", OTHER_TEXTS),
     ("no-spaces uniform", "no-spaces unscaled", README),
     *((f"grid {name}", "grid unscaled", COUNTERFACTUALS) for name in POOLED),
+    *(
+        ("grid natural-gradient", name, COUNTERFACTUALS)
+        for name in (
+            *(f"main {name}" for name in ("unscaled", "spacebyte", "hnet", "tuned", "uniform", *PAPER)),
+            *("grid unscaled", "grid gamma-0.99"),
+        )
+    ),
+    ("grid policy-0.3", "grid natural-gradient", COUNTERFACTUALS),
+    ("grid unscaled", "grid natural-gradient", COMPARE),
     ("main ours", "main third-letter", README),
     *((f"grid {name}", "grid ours", COMPARE) for name in ("unscaled", "gamma-0.99")),
     *((f"main {name}", "grid ours-0.197", page) for name in ("uniform", "tuned") for page in (README, COMPARE)),

@@ -71,26 +71,27 @@ def with_earlier(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
                     _require_equal(f"{column} {of_row}", row.get(column), other.get(column), path)
     merged = {name: sorted({*content[name], *earlier[name]}) for name in MERGED}
     model = {field: value for field, value in earlier["model"].items() if field not in varying}
-    changed = {"model": model, **merged, "systems": merged_systems, "has_curves": False}
-    return {**content, **changed, "shared_options": shared}
+    of_page = {"model": model, **merged, "systems": merged_systems, "shared_options": shared, "has_curves": False}
+    return {**content, **of_page}
 
 
 def _merged_options(
     earlier: Mapping[str, Any], content: Mapping[str, Any], path: Path
 ) -> tuple[Options | None, dict[str, Options]]:
     """Return the options that both pages' learned policies share, None if they are unknown, and those of each."""
-    new = whole_options(content, content["shared_options"])
-    shared = earlier.get("shared_options")
-    of_earlier = whole_options(earlier, default_options() | (shared or {}))
-    both = [name for name in new if name in of_earlier]
-    lacking = bool(of_earlier) and shared is None
+    new, shared = whole_options(content, content["shared_options"]), earlier.get("shared_options")
+    names = [system["name"] for system in earlier["systems"] if system.get("options") is not None]
+    both = [name for name in new if name in names]
+    lacking = bool(names) and shared is None
     if lacking and new and not both:
         raise ValueError(
             f"systems must include a learned policy of {path}, which lacks the options that all of them share: "
-            f"{', '.join(of_earlier)}; got {', '.join(new)}"
+            f"{', '.join(names)}; got {', '.join(new)}"
         )
-    if lacking:
+    if shared is None:
         of_earlier = whole_options(earlier, new[both[0]] if both else {})
+    else:
+        of_earlier = whole_options(earlier, default_options() | shared)
     for name in both:
         for option, (mine, theirs) in unlike(new[name], of_earlier[name]).items():
             _require_equal(f"{option} of {name!r}", mine, theirs, path)

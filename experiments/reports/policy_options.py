@@ -53,7 +53,8 @@ def split_options(methods: Mapping[str, Mapping[str, Any]]) -> tuple[Options, di
     changes = {name: unlike(method, first) for name, method in methods.items()}
     differing = sorted({option for changed in changes.values() for option in changed})
     own = {name: {option: mine for option, (mine, _) in changed.items()} for name, changed in changes.items()}
-    own |= {name: {option: first.get(option) for option in differing} for name in [*methods][:1]}
+    if own:
+        own[next(iter(own))] = {option: first.get(option) for option in differing}
     return {option: value for option, value in first.items() if option not in differing}, own
 
 

@@ -70,14 +70,21 @@ class DoublyRobustFlips(LocalFlips):
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         where, weight, effect = self._measure_flips(rollout)
-        expected = self._effects(rollout, self._slopes()).gather(1, where)
+        sign, read = _sign(rollout).gather(1, where), self._regressors_at(rollout, where)
+        expected = sign * (read.double() @ self._slopes())
         if self.training:
-            self._fit(rollout, where, effect, weight > 0)
+            self._fit(read, sign * effect, weight > 0)
         return self._sum_by_byte(rollout, where, weight * (effect - expected))
 
     def _effects(self, rollout: TensorDictBase, slopes: Tensor) -> Tensor:
         """Return the predicted effects of a rollout's decisions, s_t d(z_t), [B, T], ``rows_per_pass`` at a time."""
         return torch.cat([_sign(rows) * (_regressors(rows).double() @ slopes) for rows in self._parts(rollout)])
+
+    def _regressors_at(self, rollout: TensorDictBase, where: Tensor) -> Tensor:
+        """Return the regressors at the flipped decisions ``where`` [B, F], [B, F, size]."""
+        parts = self._parts(rollout)
+        places = where.unsqueeze(-1).expand(-1, -1, len(self.moment)).split([len(rows) for rows in parts])
+        return torch.cat([_regressors(rows).gather(1, at) for rows, at in zip(parts, places, strict=True)])
 
     def _parts(self, rollout: TensorDictBase) -> Sequence[TensorDictBase]:
         return split_rows(rollout, self.rows_per_pass, 1)
@@ -86,13 +93,10 @@ class DoublyRobustFlips(LocalFlips):
         gram, moment = self.gram.double(), self.moment.double()
         return torch.linalg.solve(gram + torch.diag_embed(_RIDGE * gram.diagonal() + 1e-12), moment)
 
-    def _fit(self, rollout: TensorDictBase, where: Tensor, effect: Tensor, measured: Tensor) -> None:
-        """Forget a share of what was learned before, and learn the effects [B, F] that were ``measured``."""
-        parts = self._parts(rollout)
-        places = where.unsqueeze(-1).expand(-1, -1, len(self.moment)).split([len(rows) for rows in parts])
-        used = torch.cat([_regressors(rows).gather(1, at) for rows, at in zip(parts, places, strict=True)])
-        used = (used * measured.unsqueeze(-1)).double().flatten(0, 1)
-        sums = used.mT @ used, used.mT @ (_sign(rollout).gather(1, where) * effect).double().flatten()
+    def _fit(self, read: Tensor, effect: Tensor, measured: Tensor) -> None:
+        """Forget a share of what was learned before, and learn the ``measured`` effects of boundaries [B, F]."""
+        used = (read * measured.unsqueeze(-1)).double().flatten(0, 1)
+        sums = used.mT @ used, used.mT @ effect.double().flatten()
         for kept, new in zip((self.gram, self.moment), sums, strict=True):
             if self.process_group is not None:
                 dist.all_reduce(new, group=self.process_group)

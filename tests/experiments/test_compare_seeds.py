@@ -272,12 +272,16 @@ def without(folder: Path, name: str, *systems: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("removed", "added"),
-    [(("low", "spacebyte"), ("paper", "uniform")), (("low",), ("learned", "paper")), (("uniform",), LEARNED)],
-    ids=["a policy in both", "no policy in both", "no further policy"],
+    ("removed", "added", "complete", "known"),
+    [
+        pytest.param(("low", "spacebyte"), ("paper", "uniform"), True, True, id="a policy in both"),
+        pytest.param(("low", "spacebyte"), ("paper", "uniform"), False, True, id="a policy in both, earlier version"),
+        pytest.param(("low",), ("learned", "paper"), True, True, id="no policy in both"),
+        pytest.param(("uniform",), LEARNED, True, True, id="no further policy"),
+        pytest.param(("uniform",), LEARNED, False, False, id="no further policy, earlier version"),
+    ],
 )
-@pytest.mark.parametrize("complete", [True, False])
-def test_systems_are_added_to_an_earlier_page(policies, no_figure, removed, added, complete):
+def test_systems_are_added_to_an_earlier_page(policies, no_figure, removed, added, complete, known):
     """They are on one page as if they had been written together; pages once lacked what all policies share."""
     whole = table_of(write_seeds_page(policies))
     first, second = without(policies, "first", *removed), without(policies, "second", *added)
@@ -286,17 +290,21 @@ def test_systems_are_added_to_an_earlier_page(policies, no_figure, removed, adde
         content = json.loads(earlier.read_text())
         assert len(content.pop("shared_options")) > 50
         earlier.write_text(json.dumps(content))
-    if not complete and added == ("learned", "paper"):
-        with pytest.raises(ValueError, match="systems must include a learned policy of .*: learned, paper; got low$"):
-            write_seeds_page(second, earlier=earlier)
-        return
     merged = table_of(write_seeds_page(second, earlier=earlier))
     by_name = {system["name"]: system for system in merged["systems"]}
     assert [*by_name][-1] == "uniform" and by_name == {system["name"]: system for system in whole["systems"]}
     assert by_name["low"]["options"].keys() == {"estimator.gamma", "loss.policy"}
-    known = complete or added != LEARNED
     assert merged["shared_options"] == (whole["shared_options"] if known else None)
     assert merged["model"] == whole["model"] and merged["data"] == whole["data"]
+
+
+def test_policies_of_an_earlier_version_alone_are_refused(policies, no_figure):
+    earlier = write_seeds_page(without(policies, "first", "low")).parent / "compare-seeds.json"
+    content = json.loads(earlier.read_text())
+    content.pop("shared_options")
+    earlier.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="systems must include a learned policy of .*: learned, paper; got low$"):
+        write_seeds_page(without(policies, "second", "learned", "paper"), earlier=earlier)
 
 
 def test_policies_of_two_pages_must_have_equal_options(policies, no_figure):
@@ -358,6 +366,10 @@ def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):
     refused(r"model\.preset must be equal in .*, got \S+ and small", lambda x: x["model"].update(preset="small"))
     refused("estimator of 'learned' in seed 1 must be equal", lambda x: row(x).update(estimator="another"))
     refused("counts of 'learned' in seed 1 must be equal", lambda x: row(x).update(counts=[1]))
+    refused(
+        "systems must include a learned policy of .*: another; got learned$",
+        lambda x: x.update(shared_options=None) or x["systems"][0].update(name="another"),
+    )
     refused("must be the compare-seeds.json of a comparison over seeds", lambda x: x.pop("machines") and None)
     refused("must be the compare-seeds.json of a comparison over seeds", lambda x: 0)
     for runs in (RESULTS / "compare/learned", folder / "1"):

@@ -447,7 +447,7 @@ def test_scores_of_second_rows_and_predicted_flips_in_the_suite(estimator):
 
 
 def test_scores_of_the_critic_that_pools_tokens_in_nine_cells():
-    entry, page = "pooled_critic@0.9", " ".join(COUNTERFACTUALS.read_text().split())
+    entry, page = "pooled_critic@0.9", plain(COUNTERFACTUALS.read_text())
     rows = score_cells([*first_seeds(), *cells_of(entry)])
     table = table_of_seeds(rows, entry)
     assert table.shape == (9, 5) and table.notna().all(axis=None)

@@ -74,7 +74,7 @@ SYSTEMS = {
     **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in TEN},
     **{f"ten {name}": (("compare-grid", name), ("compare-fresh", name)) for name in (*NO_NORM, "warm-99")},
     **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in PAPER},
-    **{f"no-spaces {name}": (("compare-no-spaces", name),) for name in ("unscaled", "uniform")},
+    **{f"no-spaces {name}": (("compare-no-spaces", name),) for name in ("unscaled", "uniform", "ours")},
     "all unscaled": (("compare-main", "unscaled"), ("compare-fresh-scale", "unscaled")),
     "all spacebyte": (("compare-main", "spacebyte"), ("compare-fresh-scale", "spacebyte")),
     "fast": (("compare-fresh-scale", "factor-0.25"),),
@@ -150,7 +150,7 @@ DIFFERENCES = [
     *(("ten warm-99", "ten ours", page) for page in (PLACES, RECIPES, README, SUITE, CLAIMS)),
     *(("ten warm-99", "ten unscaled", page) for page in (PLACES, SUITE)),
     ("ten uniform", "ten warm-99", PLACES),
-    ("no-spaces unscaled", "no-spaces uniform", OTHER_TEXTS),
+    *((f"no-spaces {name}", "no-spaces uniform", OTHER_TEXTS) for name in ("unscaled", "ours")),
     ("no-spaces uniform", "no-spaces unscaled", README),
     *((f"grid {name}", "grid unscaled", COUNTERFACTUALS) for name in POOLED),
     *(
@@ -252,6 +252,16 @@ def test_losses_and_rates_of_ours_without_the_norm():
     texts = (f"with {100 * more:.1f} % more boundaries than `unscaled`", f"with {-100 * fewer:.1f} % fewer")
     for path in (README, RECIPES, COUNTERFACTUALS):
         assert all(text in plain(path.read_text()) for text in texts), path
+
+
+def test_losses_and_rates_without_spaces():
+    page, names = plain(OTHER_TEXTS.read_text()), {"uniform": "evenly spaced", "unscaled": "`unscaled`", "ours": "`ours`"}
+    for system, row in names.items():
+        values, of_seeds = losses(f"no-spaces {system}"), rates(f"no-spaces {system}")
+        texts = [", ".join(f"{value:.3f}" for value in numbers) for numbers in (values, of_seeds)]
+        assert f"| {row} | {' | '.join(texts)} |" in page
+    fewer = 1 - rates("no-spaces unscaled").mean() / rates("no-spaces uniform").mean()
+    assert f"over five seeds, at {100 * fewer:.1f} % fewer boundaries" in page
 
 
 SUITE_SCORES = [

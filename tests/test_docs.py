@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 from rltok_docs import (  # noqa: E402 - needs the path
     api,
     docstrings,
-    recipe_page,  # noqa: E402
+    estimator_table,
+    recipe_page,
 )
 from rltok_docs import options as option_page  # noqa: E402
 from rltok_rl.agents.segmenters import SEGMENTERS  # noqa: E402
@@ -145,6 +146,13 @@ def anchors(page: Path) -> set[str]:
 
 def test_the_table_of_recipes_is_fresh():
     assert recipe_page.PAGE.read_text() == recipe_page.page(), "run python docs/rltok_docs/recipe_page.py"
+
+
+def test_the_table_of_estimators_is_fresh():
+    page = estimator_table.PAGE.read_text()
+    assert page == estimator_table.page(), "run python docs/rltok_docs/estimator_table.py"
+    correlations = [f"{estimator_table.rank_correlation(model):.2f}" for model in estimator_table.MODELS]
+    assert f"rank correlation {correlations[0]} over" in page and f"({correlations[1]} over" in page
 
 
 def test_the_page_of_options_is_fresh():

@@ -44,9 +44,12 @@ class Options:
     """Shares of the run after which estimators are measured; 0 is before the first update."""
     estimators: list[str] = field(
         default_factory=lambda: [
-            *("paper", "paper@0.99", "paper@0.9", "leave_one_out@0.9", "z_score@0.9", "running_mean@0.9"),
-            *("regression@0.9", "critic_td@0.9", "critic@0.9", "group_mean_2@0.9", "group_mean_4@0.9"),
-            *("local_flips@0.9", "token_gain", "token_gain@0.9"),
+            *("paper@0.9", "paper@0.95", "paper@0.99", "paper", "leave_one_out@0.9", "z_score@0.9", "running_mean@0.9"),
+            *("control_variate@0.9", "regression@0.9", "critic_td@0.9", "critic@0.9"),
+            *("pooled_critic_td@0.9", "pooled_critic@0.9", "natural@0.9", "natural@0.95"),
+            *("group_mean_2@0.9", "group_mean_4@0.9", "sibling_trial@0.9", "sibling_trial_blocks@0.9"),
+            *("sibling_trial_antithetic@0.9", "sibling_trial_disarm@0.9", "local_flips@0.9", "doubly_robust@0.9"),
+            *("token_gain@0.9", "token_gain", "shared_gain_4"),
         ]
     )
     """Candidates as ``name`` or ``name@gamma``; gamma is 1 by default."""

@@ -255,8 +255,8 @@ def test_losses_and_rates_of_ours_without_the_norm():
 
 
 def test_losses_and_rates_without_spaces():
-    page, names = plain(OTHER_TEXTS.read_text()), {"uniform": "evenly spaced", "unscaled": "`unscaled`", "ours": "`ours`"}
-    for system, row in names.items():
+    page = plain(OTHER_TEXTS.read_text())
+    for system, row in {"uniform": "evenly spaced", "unscaled": "`unscaled`", "ours": "`ours`"}.items():
         values, of_seeds = losses(f"no-spaces {system}"), rates(f"no-spaces {system}")
         texts = [", ".join(f"{value:.3f}" for value in numbers) for numbers in (values, of_seeds)]
         assert f"| {row} | {' | '.join(texts)} |" in page

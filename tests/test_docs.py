@@ -18,12 +18,13 @@ sys.path.insert(0, str(ROOT / "docs"))
 from rltok_docs import (  # noqa: E402 - needs the path
     api,
     docstrings,
-    estimator_table,
+    estimator_page,
     recipe_page,
 )
 from rltok_docs import options as option_page  # noqa: E402
 from rltok_rl.agents.segmenters import SEGMENTERS  # noqa: E402
 from rltok_rl.experiments.runs import build  # noqa: E402
+from rltok_rl.experiments.studies.estimator_table import MODELS, rank_correlation, read_rows  # noqa: E402
 
 DOCS = ROOT / "docs"
 PAGES = sorted(
@@ -148,11 +149,18 @@ def test_the_table_of_recipes_is_fresh():
     assert recipe_page.PAGE.read_text() == recipe_page.page(), "run python docs/rltok_docs/recipe_page.py"
 
 
-def test_the_table_of_estimators_is_fresh():
-    page = estimator_table.PAGE.read_text()
-    assert page == estimator_table.page(), "run python docs/rltok_docs/estimator_table.py"
-    correlations = [f"{estimator_table.rank_correlation(model):.2f}" for model in estimator_table.MODELS]
-    assert f"rank correlation {correlations[0]} over" in page and f"({correlations[1]} over" in page
+def test_the_tables_of_estimators_are_fresh():
+    rows = read_rows(estimator_page.RESULTS)
+    page = estimator_page.PAGE.read_text()
+    assert page == estimator_page.page(rows), "run python docs/rltok_docs/estimator_page.py"
+    gamma = [row for row in rows if row.estimator.candidate.endswith("@0.9")]
+    for some in (rows, gamma):
+        (suite, chance, count), (books, other, size) = (rank_correlation(some, model) for model in MODELS)
+        numbers = [
+            rf"is {suite:.2f}[^(]*\({count}( estimators)?, p = {chance:.{1 + (chance < 0.05)}f}\)",
+            rf"{books:.2f}[^(]*\({size}, p = {other:.1f}\)",
+        ]
+        assert re.search(",? and ".join(numbers), page), numbers
 
 
 def test_the_page_of_options_is_fresh():

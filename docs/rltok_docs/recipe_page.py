@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 from rltok_rl.experiments.recipes import as_typed, recipe_settings
+from rltok_rl.experiments.reports.markdown import with_table
 from rltok_rl.experiments.run_config import GROUPS
 
 PAGE = Path(__file__).resolve().parent.parent / "recipes.md"
 COLUMNS = ("paper", "released", "tuned", "unscaled", "ours")
-_START, _END = "<!-- table: docs/rltok_docs/recipe_page.py -->\n", "<!-- end of table -->\n"
 
 
 def table() -> str:
@@ -29,8 +28,7 @@ def table() -> str:
 
 def page() -> str:
     """The page with a fresh table."""
-    text = PAGE.read_text(encoding="utf-8")
-    return re.sub(f"(?<={re.escape(_START)}).*(?={re.escape(_END)})", lambda _: f"\n{table()}\n", text, flags=re.S)
+    return with_table(PAGE.read_text(encoding="utf-8"), "docs/rltok_docs/recipe_page.py", table())
 
 
 if __name__ == "__main__":

@@ -108,6 +108,20 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
+def with_table(text: str, script: str, table: str) -> str:
+    r"""Return a page with a fresh table of a script, between the comments that mark its place.
+
+    Example:
+        >>> with_table("A\n<!-- table: mine.py -->\nold\n<!-- end of table -->\n", "mine.py", "new\n")
+        'A\n<!-- table: mine.py -->\n\nnew\n\n<!-- end of table -->\n'
+    """
+    start, end = f"<!-- table: {script} -->\n", "<!-- end of table -->\n"
+    before, *after = text.split(start)
+    if len(after) != 1 or end not in after[0]:
+        raise ValueError(f"text must have {start!r} once and then {end!r}, got it {len(after)} times")
+    return f"{before}{start}\n{table}\n{end}{after[0].partition(end)[2]}"
+
+
 def bullets(lines: Sequence[str]) -> str:
     """Return a Markdown list."""
     return "\n".join(f"- {line}" for line in lines)

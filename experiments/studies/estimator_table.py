@@ -1,0 +1,274 @@
+"""Cost and learning of all estimators beside the signal, bias and variance of their gradients.
+
+Everything is read from a folder of results: ``moments``, the boundary suite and ``compare-grid``.
+``docs/rltok_docs/estimator_page.py`` writes the tables into a page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rltok_rl.experiments.reports.markdown import markdown, number, percent
+from rltok_rl.experiments.reports.paired import Difference, interval, paired_over_seeds
+from rltok_rl.experiments.reports.seed_table import SeedTable
+from rltok_rl.experiments.studies import suite_scores
+
+from rltok_rl.viz.style import ALERT, OURS, PALE, plain_figures, save_figure
+
+MODELS = {"recall": "`Recall`", "books": "books"}
+"""Folders of ``moments`` and their names in tables."""
+REFERENCE = "unscaled"
+"""System that losses on books are relative to."""
+SEEDS = 5
+"""Seeds of the suite, from 0 on, that scores are over."""
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A row, and where its numbers are."""
+
+    label: str
+    candidate: str
+    """Its name in the study of moments."""
+    entry: str | None = None
+    """Its entry in the boundary suite, among its files or in ``other-entries.csv``."""
+    system: str | None = None
+    """Its system in ``compare-grid``."""
+    losses: tuple[float, ...] = ()
+    """Its bits per byte on books by seed, for runs without files."""
+    differing: str = ""
+    """Options of the runs that differ from those of the measurement, further than in all runs."""
+
+
+_FEW_ROWS = "one row in four, until entropy is below 0.1 nats"
+_CRITIC = "`loss=ppo` with one epoch, one update of the critic per batch"
+ESTIMATORS = (
+    Estimator("batch mean", "paper@0.9", "batch_mean@0.9", "unscaled"),
+    Estimator("batch mean, gamma 0.95", "paper@0.95", "batch_mean@0.95", "gamma-0.95"),
+    Estimator("batch mean, gamma 0.99 (the paper's)", "paper@0.99", "batch_mean@0.99", "gamma-0.99"),
+    Estimator("batch mean, gamma 1", "paper"),
+    Estimator("leave-one-out", "leave_one_out@0.9", "leave_one_out@0.9", "leave-one-out"),
+    Estimator("running mean", "running_mean@0.9", "running_mean@0.9", "running-mean"),
+    Estimator("z-score", "z_score@0.9", "z_score@0.9", "z-score"),
+    Estimator("control variate", "control_variate@0.9", "control_variate@0.9", "control-variate"),
+    Estimator("regression on states", "regression@0.9"),
+    Estimator("critic, lambda 0.95", "critic_td@0.9", "critic_advantage@0.9", "critic", differing=_CRITIC),
+    Estimator("critic, lambda 1", "critic@0.9", None, "critic-1", differing=_CRITIC),
+    Estimator("pooling critic, lambda 0.95", "pooled_critic_td@0.9", None, "pooled-critic", differing=_CRITIC),
+    Estimator("pooling critic, lambda 1", "pooled_critic@0.9", None, "pooled-critic-1", differing=_CRITIC),
+    Estimator("natural gradients", "natural@0.9", None, "natural-gradient"),
+    Estimator(
+        "natural gradients, gamma 0.95 (`ours`)", "natural@0.95", "ours", "ours", differing="warm start; norm on books"
+    ),
+    Estimator("two rows per text", "group_mean_2@0.9", "group_mean@0.9", losses=(2.304, 2.342, 2.302, 2.285, 2.313)),
+    Estimator("four rows per text", "group_mean_4@0.9"),
+    Estimator("second row", "sibling_trial@0.9", "sibling_trial@0.9", "sibling-trial", differing=_FEW_ROWS),
+    Estimator("second row, in blocks", "sibling_trial_blocks@0.9"),
+    Estimator("second row, antithetic", "sibling_trial_antithetic@0.9"),
+    Estimator(
+        "second row, DisARM",
+        "sibling_trial_disarm@0.9",
+        "disarm@0.99, warm start",
+        "disarm",
+        differing=f"gamma 0.99, warm start, {_FEW_ROWS}",
+    ),
+    Estimator("local flips", "local_flips@0.9", "local_flips@0.9", "flips", differing="2 flips per 16 bytes, not 3"),
+    Estimator(
+        "doubly robust flips",
+        "doubly_robust@0.9",
+        "doubly_robust@0.9",
+        "doubly-robust",
+        differing=f"2 flips per 16 bytes, not 3; {_FEW_ROWS}",
+    ),
+    Estimator("token gains", "token_gain@0.9", "token_gain@0.9"),
+    Estimator("token gains, gamma 1", "token_gain", None, "token-gain", differing=_FEW_ROWS),
+    Estimator("token gains of four rows, gamma 1", "shared_gain_4"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An estimator with its numbers; None where it was not run."""
+
+    estimator: Estimator
+    moments: dict[str, list[dict[str, Any]]]
+    """Its measurements in each model, one per moment of the training."""
+    score: float | None
+    limits: tuple[float, float] | None
+    """95 % limits of ``score``, resampling seeds within each task and grade."""
+    suite_trials: float | None
+    """Share of trials in the FLOPs of the suite; None if it was not recorded."""
+    loss: Difference | None
+    """Bits per byte on books minus those of the reference, over seeds."""
+    books_trials: float | None
+
+
+def read_rows(results: Path) -> list[Row]:
+    """Return all estimators, those with a score in the suite first and the best of them first."""
+    measured = {model: _moments(results / "moments" / model) for model in MODELS}
+    books = SeedTable(json.loads((results / "compare-grid" / "compare-seeds.json").read_text(encoding="utf-8")))
+    summary = json.loads((results / "suite" / "suite.json").read_text(encoding="utf-8"))["summary"]
+    cells = _suite_cells(results / "suite")
+    scored = suite_scores.score_cells(cells)
+    rows = []
+    for estimator in ESTIMATORS:
+        score, limits, tried = None, None, None
+        if estimator.entry is not None:
+            if estimator.entry in summary:
+                score, limits = (summary[estimator.entry][name] for name in ("iqm", "interval"))
+            else:
+                scores = suite_scores.strata(scored, estimator.entry)
+                score, limits = suite_scores.pooled_iqm(scores), suite_scores.interval(scores)
+            shares = [1 - cell["flops"] / cell["total_flops"] for cell in cells if cell["entry"] == estimator.entry]
+            tried = sum(shares) / len(shares)
+        loss, trials = _on_books(books, estimator)
+        moments = {model: [moment[estimator.candidate] for moment in measured[model]] for model in MODELS}
+        suite_trials = None if tried is None or math.isnan(tried) else tried
+        rows.append(Row(estimator, moments, score, limits, suite_trials, loss, trials))
+    return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0), row.loss.mean if row.loss else math.inf))
+
+
+def _moments(folder: Path) -> list[dict[str, dict[str, Any]]]:
+    """Return the measurements of all candidates at each moment."""
+    content = json.loads((folder / "moments.json").read_text(encoding="utf-8"))
+    return [{row["name"]: row for row in moment["rows"]} for moment in content["moments"]]
+
+
+def _suite_cells(folder: Path) -> list[dict[str, Any]]:
+    """Return the cells of the first seeds: those of the archive, and others, whose FLOPs are unknown (NaN)."""
+    with tarfile.open(folder / "cells.tar.xz") as archive:
+        files = [archive.extractfile(name) for name in archive.getnames() if name.endswith(".json")]
+        cells = [json.load(file) for file in files if file is not None]
+    others = pd.read_csv(folder / "other-entries.csv").to_dict("records")
+    cells += [{**cell, "flops": math.nan, "total_flops": math.nan, "final": cell} for cell in others]
+    return [cell for cell in cells if cell["seed"] < SEEDS]
+
+
+def _on_books(books: SeedTable, estimator: Estimator) -> tuple[Difference | None, float | None]:
+    """Return the difference of losses from the reference, and the share of trials in a run's FLOPs."""
+    reference = books.losses[REFERENCE].dropna().to_dict()
+    if estimator.losses:
+        return paired_over_seeds(dict(enumerate(estimator.losses)), reference), 0.0
+    if estimator.system is None:
+        return None, None
+    runs = books.rows[books.rows["system"] == estimator.system]
+    tried = (runs["tried_flops"] / (runs["flops"] + runs["tried_flops"])).astype(float).mean()
+    return paired_over_seeds(books.losses[estimator.system].dropna().to_dict(), reference), float(tried)
+
+
+def learning_table(rows: Sequence[Row]) -> str:
+    """Return what estimators cost and learned."""
+    header = ["estimator", "cost: `Recall`, books", "suite", "trials", "books", "trials", "runs differ in"]
+    lines = []
+    for row in rows:
+        costs = ", ".join(number(row.moments[model][0]["cost"], 3) for model in MODELS)
+        suite = books = "-"
+        if row.score is not None and row.limits is not None:
+            suite = f"{row.score:.3f} [{row.limits[0]:.3f}, {row.limits[1]:.3f}]"
+        if row.loss is not None:
+            books = "0" if row.estimator.system == REFERENCE else interval(row.loss)
+        trials = ["-" if share is None else _share(share) for share in (row.suite_trials, row.books_trials)]
+        lines.append([row.estimator.label, costs, suite, trials[0], books, trials[1], row.estimator.differing or "-"])
+    return markdown(header, lines) + "\n"
+
+
+def gradient_table(rows: Sequence[Row]) -> str:
+    """Return signal, bias and variance of the gradient; each cell lists the moments."""
+    header = ["estimator", *(f"{name} {what}" for name in MODELS.values() for what in ("signal", "bias", "variance"))]
+    lines = []
+    for row in rows:
+        cells = [row.estimator.label]
+        for model in MODELS:
+            moments = row.moments[model]
+            biases = [bias_text(moment) for moment in moments]
+            if row.estimator.candidate.startswith("natural"):
+                biases = ["-"]  # its expected gradient is another one, so that its distance is no bias
+            variances = [number(moment["variance"], 2) for moment in moments]
+            cells += [", ".join(map(signal_text, moments)), ", ".join(biases), ", ".join(variances)]
+        lines.append(cells)
+    return markdown(header, lines) + "\n"
+
+
+def _share(share: float) -> str:
+    return percent(share) if share > 1e-4 else "0"
+
+
+def is_clear(moment: dict[str, Any]) -> bool:
+    """Return whether signal to noise is at least two standard errors."""
+    return bool(moment["ratio"] >= 2 * moment["error"])
+
+
+def signal_text(moment: dict[str, Any]) -> str:
+    """Format signal to noise at equal cost; ``lost`` below two standard errors."""
+    return number(moment["per_cost"], 2) if is_clear(moment) else "lost"
+
+
+def bias_text(moment: dict[str, Any]) -> str:
+    """Format the bias if its square exceeds two standard errors; a dash if not.
+
+    Example:
+        >>> bias_text({"bias": 0.6, "bias_limit": 0.7}), bias_text({"bias": 0.1, "bias_limit": 0.3})
+        ('0.60', '-')
+    """
+    return number(moment["bias"], 2) if 2 * moment["bias"] ** 2 > moment["bias_limit"] ** 2 else "-"
+
+
+def rank_correlation(rows: Sequence[Row], model: str) -> tuple[float, float, int]:
+    """Return Spearman's rank correlation of early signals with learning, its p-value, and the number of estimators.
+
+    Learning is the score in the suite for ``recall``, bits per byte gained for ``books``. Lost signals are left out.
+    """
+    from scipy.stats import spearmanr
+
+    pairs = [
+        (row.moments[model][0]["per_cost"], learned)
+        for row in rows
+        if (learned := _learned(row, model)) is not None and is_clear(row.moments[model][0])
+    ]
+    test = spearmanr(*zip(*pairs, strict=True))
+    return float(test.statistic), float(test.pvalue), len(pairs)
+
+
+def _learned(row: Row, model: str) -> float | None:
+    if model == "recall":
+        return row.score
+    return None if row.loss is None else -row.loss.mean
+
+
+def draw(rows: Sequence[Row], path: Path) -> Path:
+    """Draw a line per estimator: what it learned in the suite and on books, and its early signal in both models."""
+    titles = ("suite, interquartile mean", "books, bits per byte gained", "signal, `Recall`", "signal, books")
+    with plain_figures() as plt:
+        figure, panels = plt.subplots(1, 4, figsize=(9, 0.19 * len(rows) + 0.8), sharey=True, layout="constrained")
+        for place, row in enumerate(reversed(rows)):
+            style: Any = {"marker": "o", "ms": 4, "color": ALERT if row.estimator.candidate == "paper@0.99" else OURS}
+            if row.score is not None and row.limits is not None:
+                panels[0].plot(row.limits, [place, place], color=PALE, lw=1.2)
+                panels[0].plot(row.score, place, **style)
+            if row.loss is not None:
+                half = 0.0 if row.estimator.system == REFERENCE else row.loss.half_width
+                panels[1].plot([-row.loss.mean - half, -row.loss.mean + half], [place, place], color=PALE, lw=1.2)
+                panels[1].plot(-row.loss.mean, place, **style)
+            for axes, model in zip(panels[2:], MODELS, strict=True):
+                moment = row.moments[model][0]
+                if is_clear(moment):
+                    value, error = moment["per_cost"], 1.96 * moment["error"] / moment["cost"]
+                    axes.plot([max(value - error, value / 10), value + error], [place, place], color=PALE, lw=1.2)
+                    axes.plot(value, place, **style)
+        labels = [row.estimator.label.replace("`", "") for row in reversed(rows)]
+        panels[0].set_yticks(range(len(rows)), labels)
+        panels[1].axvline(0.0, color=PALE, lw=0.8, zorder=0)
+        for axes, title in zip(panels, titles, strict=True):
+            axes.set_title(title.replace("`", ""))
+            axes.grid(axis="y", color=PALE, alpha=0.25, lw=0.5)
+        for axes in panels[2:]:
+            axes.set_xscale("log")
+            axes.set_xlabel("signal / noise after 5 %")
+        return save_figure(figure, path)

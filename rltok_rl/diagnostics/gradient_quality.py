@@ -101,7 +101,7 @@ class Comparison:
     scale: float  # length of the expected gradient over that of the reference; nan likewise
     scale_error: float
     bias: float  # ``|E g - reference| / |reference|``, corrected for noise; 0 if noise is larger
-    bias_limit: float  # bound of the bias with 97.5 % confidence: two standard errors of its square above it
+    bias_limit: float  # bound of the bias with at least 97.5 % confidence: its square is two standard errors larger
 
 
 def compare(estimate: Signal, reference: Tensor | Signal) -> Comparison:
@@ -130,8 +130,8 @@ def compare(estimate: Signal, reference: Tensor | Signal) -> Comparison:
     left = [measures(*case) for case in cases]
     errors = [math.hypot(*(jackknife_error(values[i]) for values in left)) for i in range(3)]
     direction = [cosine, errors[0], scale, errors[1]] if known and not lost else [math.nan] * 4
-    bounds = [math.sqrt(max(square, 0.0)) if known else math.nan for square in (bias, bias + 2 * errors[2])]
-    return Comparison(*direction, *bounds)
+    square = max(bias, 0.0) if known else math.nan
+    return Comparison(*direction, math.sqrt(square), math.sqrt(square + 2 * errors[2]))
 
 
 def _left_out(estimate: Signal) -> Tensor:

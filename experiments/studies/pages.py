@@ -62,7 +62,7 @@ def value_and_error(value: float | None, error: float | None) -> str:
 
 
 def _bias(row: dict[str, Any]) -> tuple[str, str]:
-    """Format a bias and its bound, which is 0 if noise made the estimated square negative: it then bounds nothing."""
+    """Format a bias and its bound, which may be 0 in earlier results, where it bounds nothing."""
     return (number(row["bias"]), number(row["bias_limit"])) if row["bias_limit"] else ("-", "-")
 
 

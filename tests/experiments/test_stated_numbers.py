@@ -430,16 +430,27 @@ def test_scores_of_returns_after_a_warm_start_in_the_suite():
 
 
 def test_scores_of_ours_without_the_norm_in_the_suite():
-    """Those of seeds 8 and 9."""
     page, entry = plain(SUITE.read_text()), "natural_gradient@0.95, warm start, no norm"
-    rows = score_cells([*archived("suite"), *cells_of(entry)], references=first_seeds()).query("seed in (8, 9)")
-    assert table_of_seeds(rows, entry).shape == (20, 2)
-    means, failed = rows.groupby("entry").score.mean(), failures(rows)
-    without, ours, unscaled = means[[entry, "ours", "unscaled"]]
-    assert f"mean of {without:.3f} in seeds 8 and 9, {ours:.3f} with the norm; `unscaled` has {unscaled:.3f}" in page
-    counts = [(7, 28), (3, 28), (13, 28)]
-    assert [*failed.loc[[entry, "ours", "unscaled"]].itertuples(index=False, name=None)] == counts
-    assert "Of 28 cells 7 are below 0.1, 3 with the norm and 13 of `unscaled`" in page
+    rows = score_cells([*archived("suite"), *cells_of(entry)], references=first_seeds())
+    table = table_of_seeds(rows, entry)
+    assert table.shape == (20, 10) and table.notna().all(axis=None)
+    first, last, both = (table.loc[:, low:high].stack().mean() for low, high in ((0, 4), (5, 9), (0, 9)))
+    assert first > rows[(rows.seed < 5) & ~rows.entry.isin([entry, "oracle"])].groupby("entry").score.mean().max()
+    middle = f"Its interquartile mean is {middle_over_seeds(table)}, its mean {first:.3f} in seeds 0 to 4"
+    assert middle in page and f"{last:.3f} in seeds 5 to 9, and {both:.3f} over all ten" in page
+    for other, words in (
+        ("ours", "{:.3f} ± {:.3f} behind `ours` over seeds"),
+        ("unscaled", "{:.3f} ± {:.3f} ahead of `unscaled`"),
+    ):
+        over_seeds, over_places = (paired_difference(rows, entry, other, by) for by in (SEED_PAIRS, PAIRS))
+        assert words.format(abs(over_seeds.mean), over_seeds.half_width) in page
+        assert f"(± {over_places.half_width:.3f} over places)" in page
+    failed = failures(rows).loc[[entry, "ours", "unscaled"]]
+    assert [*failed.itertuples(index=False, name=None)] == [(10, 140), (3, 140), (17, 140)]
+    assert (*failures(rows.query("seed == 9")).loc[entry],) == (6, 14)
+    means = rows.groupby(["entry", "task"]).score.mean()
+    for task, words in {"knapsack": "`ours` has ", "garden-path": "", "nest": ""}.items():
+        assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['ours', task]:.2f})" in page
 
 
 @pytest.mark.parametrize("estimator", ["sibling_trial", "doubly_robust"])

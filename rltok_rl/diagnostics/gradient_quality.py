@@ -101,7 +101,7 @@ class Comparison:
     scale: float  # length of the expected gradient over that of the reference; nan likewise
     scale_error: float
     bias: float  # ``|E g - reference| / |reference|``, corrected for noise; 0 if noise is larger
-    bias_limit: float  # bound of the bias with at least 97.5 % confidence: its square is two standard errors larger
+    bias_limit: float  # with at least 97.5 % confidence: sqrt(max(bias^2, 0) + 2 standard errors of bias^2)
 
 
 def compare(estimate: Signal, reference: Tensor | Signal) -> Comparison:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rltok_rl.experiments.reports.markdown import markdown, number, percent
 from rltok_rl.experiments.reports.paired import Difference, interval, paired_over_seeds
 from rltok_rl.experiments.reports.seed_table import SeedTable
@@ -45,14 +43,23 @@ class Estimator:
     """Its bits per byte on books by seed, for runs without files."""
     differing: str = ""
     """Options of the runs that differ from those of the measurement, further than in all runs."""
+    papers: bool = False
+    """Whether it is the paper's, with either of its discounts."""
+    own_gradient: bool = False
+    """Whether it follows another gradient than that of the return, so that its distance from that is no bias."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount in the measurement."""
+        return float(self.candidate.partition("@")[2] or 1.0)
 
 
 _FEW_ROWS = "one row in four, until entropy is below 0.1 nats"
 _CRITIC = "`loss=ppo` with one epoch, one update of the critic per batch"
 ESTIMATORS = (
-    Estimator("batch mean", "paper@0.9", "batch_mean@0.9", "unscaled"),
+    Estimator("batch mean", "paper@0.9", "batch_mean@0.9", "unscaled", papers=True),
     Estimator("batch mean, gamma 0.95", "paper@0.95", "batch_mean@0.95", "gamma-0.95"),
-    Estimator("batch mean, gamma 0.99 (the paper's)", "paper@0.99", "batch_mean@0.99", "gamma-0.99"),
+    Estimator("batch mean, gamma 0.99", "paper@0.99", "batch_mean@0.99", "gamma-0.99", papers=True),
     Estimator("batch mean, gamma 1", "paper"),
     Estimator("leave-one-out", "leave_one_out@0.9", "leave_one_out@0.9", "leave-one-out"),
     Estimator("running mean", "running_mean@0.9", "running_mean@0.9", "running-mean"),
@@ -63,21 +70,27 @@ ESTIMATORS = (
     Estimator("critic, lambda 1", "critic@0.9", None, "critic-1", differing=_CRITIC),
     Estimator("pooling critic, lambda 0.95", "pooled_critic_td@0.9", None, "pooled-critic", differing=_CRITIC),
     Estimator("pooling critic, lambda 1", "pooled_critic@0.9", None, "pooled-critic-1", differing=_CRITIC),
-    Estimator("natural gradients", "natural@0.9", None, "natural-gradient"),
+    Estimator("natural gradients", "natural@0.9", None, "natural-gradient", own_gradient=True),
     Estimator(
-        "natural gradients, gamma 0.95 (`ours`)", "natural@0.95", "ours", "ours", differing="warm start; norm on books"
+        "natural gradients, gamma 0.95 (`ours`)",
+        "natural@0.95",
+        "ours",
+        "ours",
+        differing="warm start; norm on books",
+        own_gradient=True,
     ),
     Estimator("two rows per text", "group_mean_2@0.9", "group_mean@0.9", losses=(2.304, 2.342, 2.302, 2.285, 2.313)),
     Estimator("four rows per text", "group_mean_4@0.9"),
     Estimator("second row", "sibling_trial@0.9", "sibling_trial@0.9", "sibling-trial", differing=_FEW_ROWS),
     Estimator("second row, in blocks", "sibling_trial_blocks@0.9"),
     Estimator("second row, antithetic", "sibling_trial_antithetic@0.9"),
+    Estimator("second row, DisARM", "sibling_trial_disarm@0.9"),
     Estimator(
-        "second row, DisARM",
-        "sibling_trial_disarm@0.9",
+        "second row, DisARM, gamma 0.99",
+        "sibling_trial_disarm@0.99",
         "disarm@0.99, warm start",
         "disarm",
-        differing=f"gamma 0.99, warm start, {_FEW_ROWS}",
+        differing=f"warm start; {_FEW_ROWS}",
     ),
     Estimator("local flips", "local_flips@0.9", "local_flips@0.9", "flips", differing="2 flips per 16 bytes, not 3"),
     Estimator(
@@ -108,6 +121,8 @@ class Row:
     loss: Difference | None
     """Bits per byte on books minus those of the reference, over seeds."""
     books_trials: float | None
+    rate: float | None
+    """Boundaries per byte on books; None without files."""
 
 
 def read_rows(results: Path) -> list[Row]:
@@ -115,7 +130,8 @@ def read_rows(results: Path) -> list[Row]:
     measured = {model: _moments(results / "moments" / model) for model in MODELS}
     books = SeedTable(json.loads((results / "compare-grid" / "compare-seeds.json").read_text(encoding="utf-8")))
     summary = json.loads((results / "suite" / "suite.json").read_text(encoding="utf-8"))["summary"]
-    cells = _suite_cells(results / "suite")
+    cells = suite_scores.read_archive(results / "suite") + suite_scores.read_other_entries(results / "suite")
+    cells = [cell for cell in cells if cell["seed"] < SEEDS]
     scored = suite_scores.score_cells(cells)
     rows = []
     for estimator in ESTIMATORS:
@@ -127,11 +143,13 @@ def read_rows(results: Path) -> list[Row]:
                 scores = suite_scores.strata(scored, estimator.entry)
                 score, limits = suite_scores.pooled_iqm(scores), suite_scores.interval(scores)
             shares = [1 - cell["flops"] / cell["total_flops"] for cell in cells if cell["entry"] == estimator.entry]
+            if not shares:
+                raise ValueError(f"entry must have cells in {results / 'suite'}, got {estimator.entry!r}")
             tried = sum(shares) / len(shares)
-        loss, trials = _on_books(books, estimator)
+        loss, trials, rate = _on_books(books, estimator)
         moments = {model: [moment[estimator.candidate] for moment in measured[model]] for model in MODELS}
         suite_trials = None if tried is None or math.isnan(tried) else tried
-        rows.append(Row(estimator, moments, score, limits, suite_trials, loss, trials))
+        rows.append(Row(estimator, moments, score, limits, suite_trials, loss, trials, rate))
     return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0), row.loss.mean if row.loss else math.inf))
 
 
@@ -141,57 +159,50 @@ def _moments(folder: Path) -> list[dict[str, dict[str, Any]]]:
     return [{row["name"]: row for row in moment["rows"]} for moment in content["moments"]]
 
 
-def _suite_cells(folder: Path) -> list[dict[str, Any]]:
-    """Return the cells of the first seeds: those of the archive, and others, whose FLOPs are unknown (NaN)."""
-    with tarfile.open(folder / "cells.tar.xz") as archive:
-        files = [archive.extractfile(name) for name in archive.getnames() if name.endswith(".json")]
-        cells = [json.load(file) for file in files if file is not None]
-    others = pd.read_csv(folder / "other-entries.csv").to_dict("records")
-    cells += [{**cell, "flops": math.nan, "total_flops": math.nan, "final": cell} for cell in others]
-    return [cell for cell in cells if cell["seed"] < SEEDS]
-
-
-def _on_books(books: SeedTable, estimator: Estimator) -> tuple[Difference | None, float | None]:
-    """Return the difference of losses from the reference, and the share of trials in a run's FLOPs."""
+def _on_books(books: SeedTable, estimator: Estimator) -> tuple[Difference | None, float | None, float | None]:
+    """Return the difference of losses from the reference, the share of trials in a run's FLOPs, and the rate."""
     reference = books.losses[REFERENCE].dropna().to_dict()
     if estimator.losses:
-        return paired_over_seeds(dict(enumerate(estimator.losses)), reference), 0.0
+        return paired_over_seeds(dict(enumerate(estimator.losses)), reference), None, None
     if estimator.system is None:
-        return None, None
+        return None, None, None
     runs = books.rows[books.rows["system"] == estimator.system]
     tried = (runs["tried_flops"] / (runs["flops"] + runs["tried_flops"])).astype(float).mean()
-    return paired_over_seeds(books.losses[estimator.system].dropna().to_dict(), reference), float(tried)
+    losses = books.losses[estimator.system].dropna().to_dict()
+    return paired_over_seeds(losses, reference), float(tried), float(runs["rate"].astype(float).mean())
 
 
 def learning_table(rows: Sequence[Row]) -> str:
-    """Return what estimators cost and learned."""
-    header = ["estimator", "cost: `Recall`, books", "suite", "trials", "books", "trials", "runs differ in"]
+    """Return what estimators learned, and the share of trials that it took."""
+    header = ["estimator", "suite", "trials", "books", "rate", "trials", "runs differ in"]
     lines = []
     for row in rows:
-        costs = ", ".join(number(row.moments[model][0]["cost"], 3) for model in MODELS)
         suite = books = "-"
         if row.score is not None and row.limits is not None:
             suite = f"{row.score:.3f} [{row.limits[0]:.3f}, {row.limits[1]:.3f}]"
         if row.loss is not None:
             books = "0" if row.estimator.system == REFERENCE else interval(row.loss)
         trials = ["-" if share is None else _share(share) for share in (row.suite_trials, row.books_trials)]
-        lines.append([row.estimator.label, costs, suite, trials[0], books, trials[1], row.estimator.differing or "-"])
+        rate = "-" if row.rate is None else f"{row.rate:.3f}"
+        lines.append([row.estimator.label, suite, trials[0], books, rate, trials[1], row.estimator.differing or "-"])
     return markdown(header, lines) + "\n"
 
 
 def gradient_table(rows: Sequence[Row]) -> str:
-    """Return signal, bias and variance of the gradient; each cell lists the moments."""
-    header = ["estimator", *(f"{name} {what}" for name in MODELS.values() for what in ("signal", "bias", "variance"))]
+    """Return cost, signal, bias and variance of the gradient; cells list the moments."""
+    parts = ("cost", "signal", "bias", "variance")
+    header = ["estimator", *(f"{name} {part}" for name in MODELS.values() for part in parts)]
     lines = []
     for row in rows:
         cells = [row.estimator.label]
         for model in MODELS:
             moments = row.moments[model]
             biases = [bias_text(moment) for moment in moments]
-            if row.estimator.candidate.startswith("natural"):
-                biases = ["-"]  # its expected gradient is another one, so that its distance is no bias
+            if row.estimator.own_gradient:
+                biases = ["-"]
             variances = [number(moment["variance"], 2) for moment in moments]
-            cells += [", ".join(map(signal_text, moments)), ", ".join(biases), ", ".join(variances)]
+            signals = [signal_text(moment) for moment in moments]
+            cells += [number(moments[0]["cost"], 3), *(", ".join(texts) for texts in (signals, biases, variances))]
         lines.append(cells)
     return markdown(header, lines) + "\n"
 
@@ -248,7 +259,7 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
     with plain_figures() as plt:
         figure, panels = plt.subplots(1, 4, figsize=(9, 0.19 * len(rows) + 0.8), sharey=True, layout="constrained")
         for place, row in enumerate(reversed(rows)):
-            style: Any = {"marker": "o", "ms": 4, "color": ALERT if row.estimator.candidate == "paper@0.99" else OURS}
+            style: Any = {"marker": "o", "ms": 4, "color": ALERT if row.estimator.papers else OURS}
             if row.score is not None and row.limits is not None:
                 panels[0].plot(row.limits, [place, place], color=PALE, lw=1.2)
                 panels[0].plot(row.score, place, **style)
@@ -260,10 +271,12 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
                 moment = row.moments[model][0]
                 if is_clear(moment):
                     value, error = moment["per_cost"], 1.96 * moment["error"] / moment["cost"]
-                    axes.plot([max(value - error, value / 10), value + error], [place, place], color=PALE, lw=1.2)
+                    axes.plot([value - error, value + error], [place, place], color=PALE, lw=1.2)
                     axes.plot(value, place, **style)
         labels = [row.estimator.label.replace("`", "") for row in reversed(rows)]
         panels[0].set_yticks(range(len(rows)), labels)
+        panels[0].set_xlabel("0: evenly spaced, 1: best boundaries")
+        panels[1].set_xlabel("over unscaled")
         panels[1].axvline(0.0, color=PALE, lw=0.8, zorder=0)
         for axes, title in zip(panels, titles, strict=True):
             axes.set_title(title.replace("`", ""))

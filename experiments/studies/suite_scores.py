@@ -7,7 +7,11 @@ tasks and grades are strata, which are fixed.
 from __future__ import annotations
 
 import itertools
+import json
+import math
+import tarfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,19 @@ task and grade is not learnable."""
 RESAMPLES = 2000
 Strata = Mapping[tuple[str, int], Sequence[float]]
 """Scores of all seeds by task and grade."""
+
+
+def read_archive(folder: Path) -> list[dict[str, Any]]:
+    """Return all cells of ``cells.tar.xz`` in a folder of results."""
+    with tarfile.open(folder / "cells.tar.xz") as archive:
+        files = [archive.extractfile(name) for name in archive.getnames() if name.endswith(".json")]
+        return [json.load(file) for file in files if file is not None]
+
+
+def read_other_entries(folder: Path) -> list[dict[str, Any]]:
+    """Return the cells of ``other-entries.csv``, which has no FLOPs (NaN), as :func:`score_cells` takes them."""
+    cells = pd.read_csv(folder / "other-entries.csv").to_dict("records")
+    return [{**cell, "flops": math.nan, "total_flops": math.nan, "final": cell} for cell in cells]
 
 
 def relative_score(share: Any, uniform: Any, oracle: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,13 @@ from rltok_rl.experiments.reports.markdown import with_error
 from rltok_rl.experiments.reports.paired import interval, paired_over_seeds
 from rltok_rl.experiments.reports.seed_table import SeedTable
 from rltok_rl.experiments.studies.suite_further import seed_interval
-from rltok_rl.experiments.studies.suite_scores import interquartile_mean, paired_difference, score_cells
+from rltok_rl.experiments.studies.suite_scores import (
+    interquartile_mean,
+    paired_difference,
+    read_archive,
+    read_other_entries,
+    score_cells,
+)
 from rltok_rl.experiments.studies.suite_tables import PAIRS, SEED_PAIRS
 
 from .results import RESULTS
@@ -448,6 +453,23 @@ def test_scores_of_returns_after_a_warm_start_in_the_suite():
         assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['ours', task]:.2f})" in page
 
 
+def test_scores_of_the_control_of_ours_that_lacks_natural_gradients():
+    page, entry = plain(SUITE.read_text()), "batch_mean@0.95, warm start"
+    rows = score_cells([*first_seeds(), *cells_of(entry), *(cell for cell in cells_of(AHEAD) if cell["seed"] < 5)])
+    table = table_of_seeds(rows, entry)
+    assert table.shape == (20, 5) and table.notna().all(axis=None)
+    gaps = {name: [paired_difference(rows, entry, name, by) for by in (SEED_PAIRS, PAIRS)] for name in ("ours", AHEAD)}
+    (seeds, places), (same, other) = gaps["ours"], gaps[AHEAD]
+    text = (
+        f"have a mean of {table.stack().mean():.3f} in seeds 0 to 4, {-seeds.mean:.3f} ± {seeds.half_width:.3f} behind"
+    )
+    assert f"{text} `ours` over seeds (± {places.half_width:.3f} over places)" in page
+    assert f"({abs(same.mean):.3f} ± {same.half_width:.3f}, ± {other.half_width:.3f} over places)" in page
+    means = rows.groupby(["entry", "task"]).score.mean()
+    for task, words in {"knapsack": "returns have ", "pair": "", "garden-path": ""}.items():
+        assert f"`{task}` ({means['ours', task]:.2f}, {words}{means[entry, task]:.2f})" in page
+
+
 def test_scores_of_ours_without_the_norm_in_the_suite():
     page, entry = plain(SUITE.read_text()), "natural_gradient@0.95, warm start, no norm"
     rows = score_cells([*archived("suite"), *cells_of(entry)], references=first_seeds())
@@ -464,6 +486,10 @@ def test_scores_of_ours_without_the_norm_in_the_suite():
         over_seeds, over_places = (paired_difference(rows, entry, other, by) for by in (SEED_PAIRS, PAIRS))
         assert words.format(abs(over_seeds.mean), over_seeds.half_width) in page
         assert f"(± {over_places.half_width:.3f} over places)" in page
+    eight = rows.query("seed < 8")
+    gap = paired_difference(eight, entry, "ours", SEED_PAIRS)
+    mean = eight[eight.entry == entry].score.mean()
+    assert f"its mean is {mean:.3f}, {gap.mean:.3f} ± {gap.half_width:.3f} ahead of `ours`" in page
     failed = failures(rows).loc[[entry, "ours", "unscaled"]]
     assert [*failed.itertuples(index=False, name=None)] == [(10, 140), (3, 140), (17, 140)]
     assert (*failures(rows.query("seed == 9")).loc[entry],) == (6, 14)
@@ -502,9 +528,8 @@ def test_scores_of_the_critic_that_pools_tokens_in_nine_cells():
 
 
 def cells_of(entry: str) -> list[dict[str, Any]]:
-    """The cells of an entry that the archive lacks, as :func:`score_cells` takes them."""
-    rows = pd.read_csv(RESULTS / "suite" / "other-entries.csv").query("entry == @entry").to_dict("records")
-    return [cell | {"total_flops": 7.5e11, "final": cell} for cell in rows]
+    """The cells of an entry that the archive lacks."""
+    return [cell for cell in read_other_entries(RESULTS / "suite") if cell["entry"] == entry]
 
 
 def first_seeds() -> list[dict[str, Any]]:
@@ -529,10 +554,7 @@ def failures(rows: pd.DataFrame) -> pd.DataFrame:
     return (easy.score < 0.1).groupby(easy.entry).agg(["sum", "size"])
 
 
-@cache  # several tests read it
-def archived(folder: str) -> list[dict[str, Any]]:
-    with tarfile.open(RESULTS / folder / "cells.tar.xz") as archive:
-        return [json.load(archive.extractfile(name)) for name in archive.getnames() if name.endswith(".json")]
+archived = cache(lambda folder: read_archive(RESULTS / folder))  # several tests read it
 
 
 def test_the_pages_of_the_suite_have_the_shares_of_their_archives():

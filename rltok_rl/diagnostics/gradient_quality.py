@@ -131,7 +131,8 @@ def compare(estimate: Signal, reference: Tensor | Signal) -> Comparison:
     errors = [math.hypot(*(jackknife_error(values[i]) for values in left)) for i in range(3)]
     direction = [cosine, errors[0], scale, errors[1]] if known and not lost else [math.nan] * 4
     square = max(bias, 0.0) if known else math.nan
-    return Comparison(*direction, math.sqrt(square), math.sqrt(square + 2 * errors[2]))
+    bounds = [math.sqrt(square), math.sqrt(square + 2 * errors[2])]
+    return Comparison(*direction, *bounds)
 
 
 def _left_out(estimate: Signal) -> Tensor:

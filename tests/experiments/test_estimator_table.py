@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from rltok_rl.experiments.reports.markdown import with_table
+from rltok_rl.experiments.reports.markdown import number, with_table
 from rltok_rl.experiments.studies import moments
-from rltok_rl.experiments.studies.estimator_table import ESTIMATORS, draw, gradient_table, learning_table, read_rows
+from rltok_rl.experiments.studies.estimator_table import (
+    ESTIMATORS,
+    MODELS,
+    draw,
+    gradient_table,
+    learning_table,
+    rank_correlation,
+    read_rows,
+    signal_text,
+)
 
 from ..layout import ROOT
 from .results import RESULTS
@@ -24,30 +31,53 @@ def test_losses_without_files_are_those_of_their_page():
     assert typed and all(", ".join(f"{loss:.3f}" for loss in losses) in page for losses in typed)
 
 
-def test_rows_are_ordered_by_score_and_only_clear_biases_are_shown():
-    rows = read_rows(RESULTS)
+@pytest.fixture(scope="module")
+def rows():
+    return read_rows(RESULTS)
+
+
+def test_rows_are_ordered_by_score_and_both_tables_have_them_all(rows):
     scores = [row.score for row in rows if row.score is not None]
     assert scores == sorted(scores, reverse=True) and all(row.score is None for row in rows[len(scores) :])
-    assert all((row.loss is None) == (row.books_trials is None) for row in rows)
-    learning, gradients = (
-        [line.split(" | ") for line in t(rows).splitlines()[2:]] for t in (learning_table, gradient_table)
-    )
-    assert (
-        [line[0] for line in learning]
-        == [line[0] for line in gradients]
-        == [f"| {row.estimator.label}" for row in rows]
-    )
+    for table in (learning_table(rows), gradient_table(rows)):
+        names = [line.split(" | ")[0] for line in table.splitlines()[2:]]
+        assert names == [f"| {row.estimator.label}" for row in rows]
+
+
+def test_trials_are_counted(rows):
     flips = next(row for row in rows if row.estimator.candidate == "local_flips@0.9")
     assert flips.suite_trials == pytest.approx(0.26, abs=0.005) and flips.books_trials == pytest.approx(
         0.289, abs=0.001
     )
-    natural = [line for line in gradients if line[0].startswith("| natural")]
-    assert len(natural) == 2 and all(line[2] == line[5] == "-" for line in natural)
-    assert all(re.fullmatch(r"-|\d\.\d+(, .*)?", line[2].split(", ")[0]) for line in gradients)
+    assert next(row for row in rows if row.estimator.system == "unscaled").books_trials == 0
 
 
-def test_the_figure_is_drawn(tmp_path):
-    assert draw(read_rows(RESULTS), tmp_path / "estimators.png").stat().st_size > 10_000
+@pytest.mark.parametrize("model", MODELS)
+def test_only_clear_signals_and_biases_are_shown(model, rows):
+    """A bias is clear if its square exceeds two standard errors, by which the square of its bound is larger."""
+    place = 2 + 4 * [*MODELS].index(model)
+    for row, line in zip(rows, gradient_table(rows).splitlines()[2:], strict=True):
+        cells = [cell.split(", ") for cell in line.strip("| ").split(" | ")]
+        signals, biases = cells[place : place + 2]
+        for moment, signal in zip(row.moments[model], signals, strict=True):
+            assert (signal == "lost") == (moment["ratio"] < 2 * moment["error"])
+        if row.estimator.own_gradient:
+            assert biases == ["-"]
+            continue
+        for moment, bias in zip(row.moments[model], biases, strict=True):
+            clear = moment["bias"] ** 2 > moment["bias_limit"] ** 2 - moment["bias"] ** 2
+            assert bias == (number(moment["bias"], 2) if clear else "-")
+
+
+def test_lost_signals_are_no_part_of_the_rank_correlation(rows):
+    counts = [sum(row.loss is not None for row in rows), rank_correlation(rows, "books")[2]]
+    lost = [row for row in rows if row.loss is not None and signal_text(row.moments["books"][0]) == "lost"]
+    assert lost and counts[0] - counts[1] == len(lost)
+    assert rank_correlation([row for row in rows if row not in lost], "books") == rank_correlation(rows, "books")
+
+
+def test_the_figure_is_drawn(tmp_path, rows):
+    assert draw(rows, tmp_path / "estimators.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("text", ["", "<!-- table: a -->\n", 2 * "<!-- table: a -->\n<!-- end of table -->\n"])

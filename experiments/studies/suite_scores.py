@@ -33,7 +33,7 @@ def read_archive(folder: Path) -> list[dict[str, Any]]:
     """Return all cells of ``cells.tar.xz`` in a folder of results."""
     with tarfile.open(folder / "cells.tar.xz") as archive:
         files = [archive.extractfile(name) for name in archive.getnames() if name.endswith(".json")]
-        return [json.load(file) for file in files if file is not None]
+        return [json.loads(file.read()) for file in files if file is not None]
 
 
 def read_other_entries(folder: Path) -> list[dict[str, Any]]:

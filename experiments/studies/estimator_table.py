@@ -6,18 +6,21 @@ Everything is read from a folder of results: ``moments``, the boundary suite and
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltok_rl.experiments.reports.markdown import markdown, number, percent
+from rltok_rl.experiments.reports.earlier_seeds import read_earlier
+from rltok_rl.experiments.reports.markdown import markdown, number, percent, score_text
 from rltok_rl.experiments.reports.paired import Difference, interval, paired_over_seeds
 from rltok_rl.experiments.reports.seed_table import SeedTable
+from rltok_rl.experiments.reports.seeds_page import TABLE
 from rltok_rl.experiments.studies import suite_scores
+from rltok_rl.experiments.studies.pages import is_clear
 
+from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.viz.style import ALERT, OURS, PALE, plain_figures, save_figure
 
 MODELS = {"recall": "`Recall`", "books": "books"}
@@ -128,8 +131,8 @@ class Row:
 def read_rows(results: Path) -> list[Row]:
     """Return all estimators, those with a score in the suite first and the best of them first."""
     measured = {model: _moments(results / "moments" / model) for model in MODELS}
-    books = SeedTable(json.loads((results / "compare-grid" / "compare-seeds.json").read_text(encoding="utf-8")))
-    summary = json.loads((results / "suite" / "suite.json").read_text(encoding="utf-8"))["summary"]
+    books = SeedTable(read_earlier(results / "compare-grid" / TABLE))
+    summary = read_json(results / "suite" / "suite.json", MOST_STATE)["summary"]
     cells = suite_scores.read_archive(results / "suite") + suite_scores.read_other_entries(results / "suite")
     cells = [cell for cell in cells if cell["seed"] < SEEDS]
     scored = suite_scores.score_cells(cells)
@@ -155,21 +158,20 @@ def read_rows(results: Path) -> list[Row]:
 
 def _moments(folder: Path) -> list[dict[str, dict[str, Any]]]:
     """Return the measurements of all candidates at each moment."""
-    content = json.loads((folder / "moments.json").read_text(encoding="utf-8"))
+    content = read_json(folder / "moments.json", MOST_STATE)
     return [{row["name"]: row for row in moment["rows"]} for moment in content["moments"]]
 
 
 def _on_books(books: SeedTable, estimator: Estimator) -> tuple[Difference | None, float | None, float | None]:
     """Return the difference of losses from the reference, the share of trials in a run's FLOPs, and the rate."""
-    reference = books.losses[REFERENCE].dropna().to_dict()
     if estimator.losses:
+        reference = books.losses[REFERENCE].dropna().to_dict()
         return paired_over_seeds(dict(enumerate(estimator.losses)), reference), None, None
     if estimator.system is None:
         return None, None, None
     runs = books.rows[books.rows["system"] == estimator.system]
     tried = (runs["tried_flops"] / (runs["flops"] + runs["tried_flops"])).astype(float).mean()
-    losses = books.losses[estimator.system].dropna().to_dict()
-    return paired_over_seeds(losses, reference), float(tried), float(runs["rate"].astype(float).mean())
+    return books.over_seeds(estimator.system, REFERENCE), float(tried), float(runs["rate"].astype(float).mean())
 
 
 def learning_table(rows: Sequence[Row]) -> str:
@@ -177,11 +179,8 @@ def learning_table(rows: Sequence[Row]) -> str:
     header = ["estimator", "suite", "trials", "books", "rate", "trials", "runs differ in"]
     lines = []
     for row in rows:
-        suite = books = "-"
-        if row.score is not None and row.limits is not None:
-            suite = f"{row.score:.3f} [{row.limits[0]:.3f}, {row.limits[1]:.3f}]"
-        if row.loss is not None:
-            books = "0" if row.estimator.system == REFERENCE else interval(row.loss)
+        suite = score_text(row.score, row.limits)
+        books = "0" if row.estimator.system == REFERENCE else interval(row.loss)
         trials = ["-" if share is None else _share(share) for share in (row.suite_trials, row.books_trials)]
         rate = "-" if row.rate is None else f"{row.rate:.3f}"
         lines.append([row.estimator.label, suite, trials[0], books, rate, trials[1], row.estimator.differing or "-"])
@@ -209,11 +208,6 @@ def gradient_table(rows: Sequence[Row]) -> str:
 
 def _share(share: float) -> str:
     return percent(share) if share > 1e-4 else "0"
-
-
-def is_clear(moment: dict[str, Any]) -> bool:
-    """Return whether signal to noise is at least two standard errors."""
-    return bool(moment["ratio"] >= 2 * moment["error"])
 
 
 def signal_text(moment: dict[str, Any]) -> str:

@@ -66,10 +66,15 @@ def _bias(row: dict[str, Any]) -> tuple[str, str]:
     return (number(row["bias"]), number(row["bias_limit"])) if row["bias_limit"] else ("-", "-")
 
 
+def is_clear(row: dict[str, Any]) -> bool:
+    """Return whether signal to noise is at least two standard errors."""
+    return bool(row["ratio"] >= 2 * row["error"])
+
+
 def gradient_table(rows: list[dict[str, Any]], *, exact: bool) -> str:
     """Return a Markdown table of signal, cost and bias, best first."""
     # Signal of the paper's estimator, if it is clear of noise: a multiple of noise would be noise.
-    clear = (row["per_cost"] for row in rows if row["name"] == "paper" and row["ratio"] >= 2 * row["error"])
+    clear = (row["per_cost"] for row in rows if row["name"] == "paper" and is_clear(row))
     paper = next(clear, math.nan)
     header = ["estimator", "", "signal / noise of a batch", "cost", "at equal cost", "times `paper`", "per petaflop"]
     header += ["cosine", "length", *(["bias", "at most", "variance"] if exact else [])]
@@ -167,7 +172,7 @@ def _draw_signal(plt: Any, report: dict[str, Any]) -> Any:
     floor = min((row["per_cost"] for row in rows if row["per_cost"] > 0), default=1e-4) / 2
     for place, row in enumerate(rows):
         value, error = max(row["per_cost"], floor), row["error"] / row["cost"]
-        hidden = row["ratio"] < 2 * row["error"]
+        hidden = not is_clear(row)
         axes.barh(row["name"], value, color=_COLOURS.get(row["name"], OURS), height=0.7, alpha=0.35 if hidden else 1.0)
         if not hidden:
             axes.plot([value - error, value + error], [place, place], color=INK, lw=1)

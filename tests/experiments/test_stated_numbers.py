@@ -554,7 +554,9 @@ def failures(rows: pd.DataFrame) -> pd.DataFrame:
     return (easy.score < 0.1).groupby(easy.entry).agg(["sum", "size"])
 
 
-archived = cache(lambda folder: read_archive(RESULTS / folder))  # several tests read it
+@cache  # several tests read it
+def archived(folder: str) -> list[dict[str, Any]]:
+    return read_archive(RESULTS / folder)
 
 
 def test_the_pages_of_the_suite_have_the_shares_of_their_archives():

@@ -63,7 +63,7 @@ def test_hyphens_and_underscores_are_the_same_in_choices(capsys):
             assert current_overrides([f"{group}={other}"]) == [f"{group}={word}"]
     custom = ["segmenter.name=my_file:My_Class", "model.preset=${oc.env:MY_PRESET}"]
     assert current_overrides(custom) == custom
-    assert "note: experiment=pocket_on is now experiment=pocket-on" in capsys.readouterr().err
+    assert "note: experiment=own_text is now experiment=own-text" in capsys.readouterr().err
 
 
 def test_old_words_in_the_config_of_a_run_are_replaced_without_a_word(tmp_path, capsys):

@@ -32,11 +32,10 @@ COMPANY = {
     **{f"segmenter/{name}": SMALL_TOKENIZER for name in ("bpe", "unigram", "unigram-trained")},
     "estimator/critic_advantage": ["loss=ppo"],
     "actor/warm_start": ["loss=importance"],
-    "experiment/pocket-on": ["model.weights=pocket"],
     "recipe/released": ["loss.rows_per_mean=4", "changes=[loss.rows_per_mean]"],
 }
 """Options that a file needs in addition."""
-ON_FILES = ("books", "own-text", "pocket", "pocket-on", "pocket-ours", "precision", "files")
+ON_FILES = ("books", "own-text", "pocket", "precision", "files")
 UPDATED = ("ablation", "actor", "baseline", "estimator", "loss", "optim", "rate", "recipe", "segmenter")
 """Groups whose files change an update; of the others, the trainer is built."""
 

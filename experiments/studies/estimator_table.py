@@ -179,6 +179,8 @@ def learning_table(rows: Sequence[Row]) -> str:
     header = ["estimator", "suite", "trials", "books", "rate", "trials", "runs differ in"]
     lines = []
     for row in rows:
+        if row.score is None and row.loss is None:
+            continue  # its gradient alone was measured
         suite = score_text(row.score, row.limits)
         books = "0" if row.estimator.system == REFERENCE else interval(row.loss)
         trials = ["-" if share is None else _share(share) for share in (row.suite_trials, row.books_trials)]

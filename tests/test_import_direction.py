@@ -27,7 +27,7 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 ROOMS = [
     *("run_config", "recipes", "texts", "runs", "reports", "commands"),
-    *("bench", "studies", "demo", "compare", "soak", "train", "sweep", "cli"),
+    *("bench", "studies", "demo", "compare", "train", "sweep", "cli"),
 ]
 """Rooms of `experiments`, lower ones first."""
 # Modules of the package itself: the version, and the front page that re-exports from everywhere.
@@ -124,7 +124,7 @@ def test_rooms_of_experiments_import_downwards():
 
 
 # A command may have the name of the module that it runs, and the method's one-file reference that of its loss.
-SHARED_NAMES = {"boundaries", "estimators", "leaderboard", "lm_eval", "reinforce", "soak", "tasks"}
+SHARED_NAMES = {"boundaries", "estimators", "leaderboard", "lm_eval", "reinforce", "tasks"}
 
 
 def test_file_names_are_unique():

@@ -117,10 +117,10 @@ def print_step(num_rows: int, options: list[str], device: str = "cuda") -> None:
     print(json.dumps({"seconds": took, "flops": flops, "memory": peak, "kernels": kernels, "busy": busy}))
 
 
-def device_work(step: Callable[[], object], repeat: int = 2) -> tuple[float, float]:
+def device_work(step: Callable[[], object]) -> tuple[float, float]:
     """Return the number of kernels that a GPU runs for a step, and the seconds of kernels, copies and fills."""
     with torch.profiler.profile(activities=[*torch.profiler.supported_activities()]) as profile:
-        for _ in range(repeat):
+        for _ in range(2):
             step()
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
@@ -128,7 +128,7 @@ def device_work(step: Callable[[], object], repeat: int = 2) -> tuple[float, flo
     events = [event for event in on_gpu if not event.is_user_annotation]  # names of blocks cover kernels
     kernels = sum(event.count for event in events if not event.key.startswith(("Memcpy", "Memset")))
     busy = sum(event.self_device_time_total for event in events) / 1e6
-    return kernels / repeat, busy / repeat
+    return kernels / 2, busy / 2
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from rltok_rl.experiments.demo.findings import part_findings
 from rltok_rl.experiments.demo.parts import ENGLISH, RECALL, SYSTEMS, DemoState, Part, Race, RunFailed
 from rltok_rl.experiments.demo.verdicts import learned_something, write_record
 from rltok_rl.experiments.reports.run_report import write_report
+from rltok_rl.experiments.studies.parallel_jobs import num_cores
 
 from rltok_rl.training.environment import environment
 from rltok_rl.training.signals import StopRequest
@@ -82,7 +82,7 @@ class Demo:
         if part.name not in self.progress:
             overrides = parts.run_overrides(part, "learned", total_bytes=part.most_bytes, out=self.folder)
             speed, update = parts.measure_speed(overrides)
-            together = speed * _SHARED_SPEED / (1 if _cores() > 1 else 2)
+            together = speed * _SHARED_SPEED / (1 if num_cores() > 1 else 2)
             seconds = max(5.0, part.share * (self.seconds - self.spent - _REPORTING) - self.run_start)
             total = parts.fitting_bytes(part, speed=together, seconds=seconds, update=update)
             plan = {
@@ -90,20 +90,15 @@ class Demo:
                 "updates": total // update,
                 "seconds": min(total / together + self.run_start, _LATE * self.seconds - self.spent),
                 "bytes_per_second": speed,
-                "cores": _cores(),
+                "cores": num_cores(),
             }
             self.progress.save(**{part.name: plan})
         return self.progress[part.name]
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _machine() -> str:
     """Processor, cores and versions."""
-    facts, cores = environment(), _cores()
+    facts, cores = environment(), num_cores()
     versions = f"torch {facts['packages']['torch']}, Python {facts['python']}"
     return f"{facts['processor']}, {cores} core{'s' * (cores > 1)}; {versions}"
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import estimator_name
-from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.build import make_model
 from rltok_rl.experiments.runs.folder import load_checkpointed, read_run
 from rltok_rl.experiments.runs.saved_options import read_options
@@ -18,7 +17,8 @@ from rltok_rl.experiments.texts import Texts, read_texts
 
 from rltok_rl.data import DocumentSource
 from rltok_rl.data.languages import Recall
-from rltok_rl.evaluation import Reading, read_text, summarise
+from rltok_rl.evaluation import read_text, summarise
+from rltok_rl.evaluation.marginal import window_nats
 from rltok_rl.models import UNet, segment
 from rltok_rl.models.generation import generate
 from rltok_rl.text import ids_to_bytes
@@ -29,16 +29,13 @@ EQUAL_RATES = 0.02
 """Rates that differ by at most this share count as equal; more tokens would explain a better prediction."""
 SHOWN_BYTES = 276
 """Bytes of held-out text in the picture and the report."""
+NUM_WINDOWS = 256
+"""Held-out windows of the comparison."""
 
 
 def _generator() -> torch.Generator:
     """Random numbers of held-out texts, boundaries and continuations."""
     return torch.Generator().manual_seed(7)
-
-
-def read_config(folder: Path) -> TrainConfig:
-    """Read the configuration of a run."""
-    return read_options(folder / "config.yaml")
 
 
 def read_model(folder: Path) -> UNet:
@@ -62,7 +59,7 @@ def part_findings(folders: Mapping[str, Path], *, paired: bool, num_bytes: int) 
     findings["curves"] = {name: learning_curve(snapshots) for name, snapshots in lines.items()}
     if paired:
         findings["paired"] = paired_windows(folders)
-    config, model = read_config(folders["learned"]), read_model(folders["learned"])
+    config, model = read_options(folders["learned"] / "config.yaml"), read_model(folders["learned"])
     texts = read_texts(config.data, seed=config.seed)
     text = held_out_text(texts, SHOWN_BYTES)
     untrained = make_model(config, torch.device("cpu")).eval()
@@ -107,7 +104,7 @@ def learning_curve(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, list[flo
     return {"megabytes": [snapshot["bytes"] / 1e6 for snapshot in snapshots], **curves}
 
 
-def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> dict[str, Any]:
+def paired_windows(folders: Mapping[str, Path]) -> dict[str, Any]:
     """Compare the learned and the evenly spaced run on the same held-out windows, at equal rates.
 
     A policy that is not sure yet draws more boundaries on some texts than on others, and more tokens predict better.
@@ -119,15 +116,16 @@ def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> di
         ``total_flops`` by run.
     """
     runs = {name: read_run(folder) for name, folder in folders.items()}
-    config = read_config(folders["uniform"])
+    config = read_options(folders["uniform"] / "config.yaml")
     held, length = read_texts(config.data, seed=config.seed).held_out, config.data.num_steps
     assert isinstance(held, DocumentSource)
     texts = list(held.documents())
 
     def read(model: UNet, segmenter: Any = None) -> tuple[float, dict[str, Any]]:
-        options: Any = {"context": length, "most": num_windows, "generator": _generator(), "segmenter": segmenter}
+        options: Any = {"context": length, "most": NUM_WINDOWS, "generator": _generator(), "segmenter": segmenter}
         reading = read_text(model, texts, **options)
-        return float(reading.boundaries.double().mean()), _window_nats(reading)
+        nats = {"counts": reading.window_sizes.tolist(), "nats": window_nats(reading).tolist()}
+        return float(reading.boundaries.double().mean()), nats
 
     uniform = read_model(folders["uniform"])
     uniform_rate, uniform_nats = read(uniform, actor_segmenter(config.actor.name, config.actor.rate, uniform)[0])
@@ -149,21 +147,13 @@ def paired_windows(folders: Mapping[str, Path], *, num_windows: int = 256) -> di
     }
 
 
-def _window_nats(reading: Reading) -> dict[str, Any]:
-    """Bytes and nats of each window."""
-    assert reading.window_sizes is not None
-    window = torch.repeat_interleave(torch.arange(reading.num_windows), reading.window_sizes)
-    nats = torch.zeros(reading.num_windows, dtype=torch.float64).index_add(0, window, reading.final_nats)
-    return {"counts": reading.window_sizes.tolist(), "nats": nats.tolist()}
-
-
-def shift_to_rate(model: UNet, texts: Sequence[bytes], rate: float, *, steps: int = 12) -> float:
+def shift_to_rate(model: UNet, texts: Sequence[bytes], rate: float) -> float:
     """Shift the boundary logits of a model, in place, until it draws boundaries at a rate; return the shift.
 
-    It is found in ``steps`` bisections of the interval from -8 to 8: a policy that is sure needs a large one.
+    It is found in twelve bisections of the interval from -8 to 8: a policy that is sure needs a large one.
     """
     offset, low, high = model.boundary_head.offset, -8.0, 8.0
-    for _ in range(steps):
+    for _ in range(12):
         shift = (low + high) / 2
         model.boundary_head.offset = offset + shift
         drawn = torch.cat([segment(model, text, generator=_generator()).boundaries for text in texts])

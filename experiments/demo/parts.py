@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.runs.build import make_trainer
+from rltok_rl.experiments.studies.parallel_jobs import ONE_THREAD
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.training.metrics import read_lines, read_table
@@ -34,7 +35,6 @@ _POLL = 0.2  # seconds
 _PATIENCE = 20.0  # seconds to finish an update and save, before a process is killed
 # Statuses of a run that goes on, is done, or was ended by this process; one that has saved exits with 128 + SIGTERM.
 _ENDED = (0, None, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM)
-_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Race:
             command = [sys.executable, "-W", "ignore", "-m", "rltok_rl.experiments.train", *overrides, "resume=true"]
             # A new session: Ctrl-C reaches the demo alone, which lets its runs save.
             options: Any = {
-                "env": {**os.environ, **_ONE_THREAD},
+                "env": {**os.environ, **ONE_THREAD},
                 "stdin": subprocess.DEVNULL,
                 "start_new_session": True,
             }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from rltok_rl.ranges import is_number
 from rltok_rl.viz.grid_figures import Series, draw_grid
 
 METRICS = {
@@ -30,7 +31,7 @@ def swept_number(options: pd.DataFrame) -> tuple[str, list[str]] | None:
     """
     differing = [name for name in options if name != "seed" and options[name].map(repr).nunique() > 1]
     best, most = None, 1
-    for number in (name for name in differing if options[name].map(_is_number).all()):
+    for number in (name for name in differing if options[name].map(is_number).all()):
         others = [name for name in differing if name != number]
         values = options[number].groupby(_series(options, others).to_numpy()).nunique().max()
         if values > most:
@@ -79,7 +80,3 @@ def _series(options: pd.DataFrame, names: Sequence[str]) -> pd.Series:
 
 def _text(name: str, value: Any) -> str:
     return str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]} {value}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -16,6 +16,8 @@ from rltok_rl.experiments.studies.common import StepLines
 
 Work = Callable[[Any], str]
 """Does a job, and returns a note for its line of progress."""
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
+"""Environment of a process beside others."""
 
 
 class Outcome(NamedTuple):
@@ -24,6 +26,11 @@ class Outcome(NamedTuple):
     job: Any
     note: str
     failed: bool
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_jobs(
@@ -36,8 +43,7 @@ def run_jobs(
     """
     if not jobs:
         return []
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(workers or cores, len(jobs))
+    workers = min(workers or num_cores(), len(jobs))
     print(f"{len(jobs)} of {total} {noun} to train, {workers} at a time", file=sys.stderr)
     failed: list[str] = []
     progress = StepLines(label)
@@ -73,8 +79,7 @@ def _outcomes(work: Work, jobs: Sequence[Any], workers: int) -> Iterator[Outcome
     if workers == 1:
         yield from (_attempt(work, job) for job in jobs)
         return
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        os.environ[name] = "1"  # read when a worker starts; more threads than cores slow all workers down
+    os.environ |= ONE_THREAD  # read when a worker starts; more threads than cores slow all workers down
     with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
         futures = {pool.submit(_attempt, work, job): job for job in jobs}
         try:

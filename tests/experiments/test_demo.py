@@ -109,7 +109,7 @@ def test_the_verdict_is_the_paired_difference_at_equal_rates(quick):
     nats = {}
     for name in SYSTEMS:
         run = folder / f"english-{name}"
-        config, model = findings.read_config(run), findings.read_model(run)
+        config, model = findings.read_options(run / "config.yaml"), findings.read_model(run)
         if name == "learned":
             model.boundary_head.offset += paired["shift"]
         texts = list(findings.read_texts(config.data, seed=config.seed).held_out.documents())

@@ -118,9 +118,11 @@ def _snapshot(snapshot: dict[str, Any]) -> Snapshot:
 
 def _state(run: RunFolder) -> str:
     updates = int(run.history["update"][-1]) if run.history else 0
-    total = with_unit(run.option("optim.total_bytes") or 0, "B")
-    state = "Finished" if run.summary else "**Unfinished**"
-    return f"{state}: {updates:,} updates, {with_unit(run.bytes_done, 'B')} of {total}."
+    state, done = "Finished" if run.summary else "**Unfinished**", with_unit(run.bytes_done, "B")
+    if budget := run.option("optim.total_flops"):
+        flops = with_unit(run.last_value("total_flops") or 0, "FLOPs")
+        return f"{state}: {updates:,} updates, {done}, {flops} of {with_unit(budget, 'FLOPs')}."
+    return f"{state}: {updates:,} updates, {done} of {with_unit(run.option('optim.total_bytes') or 0, 'B')}."
 
 
 def trained_table(run: RunFolder) -> str:

@@ -79,9 +79,9 @@ def evaluate_fixed(course: Course, report: Report, *, name: str) -> None:
 
 
 def reinforce(
-    course: Course, report: Report, *, estimator: str = "discounted_return", lr: float = 0.2, **options: Any
+    course: Course, report: Report, *, estimator: str = "discounted_return", lr: float = 0.0125, **options: Any
 ) -> None:
-    """Train the boundary policy by REINFORCE, with one step per batch."""
+    """Train the boundary policy by REINFORCE, one step per batch; ``lr`` is of weights times the logits' factor."""
     env = course.make_env(options.get("group_size", 1))
     if estimator == "local_flips":
         options |= {"model": env.model, "price": env.price}
@@ -89,7 +89,7 @@ def reinforce(
         options["num_steps"] = course.num_steps
     loss = BoundaryReinforceLoss(make_estimator(estimator, gamma=GAMMA, **options))
     actor, weights = LearnedBoundaryActor(env.model), [*env.model.boundary_head.parameters()]
-    optimizer = torch.optim.Adam(weights, lr=lr)
+    optimizer = torch.optim.Adam(weights, lr=lr / env.model.config.boundary_scale)
     report(actor)
     for _ in range(course.updates):
         optimizer.zero_grad()
@@ -99,8 +99,8 @@ def reinforce(
         report(actor)
 
 
-def torchrl_ppo(course: Course, report: Report, *, lr: float = 0.05, epochs: int = 4) -> None:
-    """Train the boundary policy with the clipped objective and the generalised advantages of TorchRL."""
+def torchrl_ppo(course: Course, report: Report, *, lr: float = 0.003125, epochs: int = 4) -> None:
+    """Train the boundary policy with TorchRL's clipped objective and generalised advantages; ``lr`` as in REINFORCE."""
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
 
@@ -109,7 +109,8 @@ def torchrl_ppo(course: Course, report: Report, *, lr: float = 0.05, epochs: int
     advantage = GAE(gamma=GAMMA, lmbda=0.95, value_network=critic, deactivate_vmap=True)
     loss = ClipPPOLoss(actor, critic, entropy_coeff=0.01, normalize_advantage=True)
     parts = [*env.model.boundary_head.parameters()], [*critic.parameters()]
-    optimizer = torch.optim.Adam([{"params": parts[0], "lr": lr}, {"params": parts[1], "lr": 1e-3}])
+    of_policy = lr / env.model.config.boundary_scale
+    optimizer = torch.optim.Adam([{"params": parts[0], "lr": of_policy}, {"params": parts[1], "lr": 1e-3}])
     report(actor)
     for _ in range(course.updates):
         with torch.no_grad():

@@ -93,6 +93,14 @@ def test_page_is_written_again_from_the_folder_alone(learned_run, monkeypatch, t
     assert " at 512 B |" in results(read_run(copied))
 
 
+def test_a_budget_of_flops_is_stated_as_such(learned_run, tmp_path):
+    copied = copy_files(learned_run, tmp_path / "x", "config.yaml", "metrics.csv", "summary.json")
+    config = (copied / "config.yaml").read_text()
+    (copied / "config.yaml").write_text(config.replace("total_flops: null", "total_flops: 3.0e12"))
+    page = write_report(copied).read_text()
+    assert re.search(r"Finished: 8 updates, 1\.02 kB, [\d.]+ [MG]FLOPs of 3\.00 TFLOPs\.", page)
+
+
 def test_unfinished_run_has_a_report(learned_run, tmp_path):
     for more in ([], ["metrics.csv"], ["samples.jsonl"]):
         page = write_report(

@@ -50,7 +50,8 @@ range of 0.2, GAE with lambda 0.95 and an entropy coefficient of 0.01. `sb3_ppo`
 environment and train networks of their own at a learning rate of 0.001, which `cleanrl_ppo` lowers to 0.
 `torchrl_ppo` and REINFORCE train the model's linear boundary policy from random weights with parallel rollouts,
 with a learning rate of 0.05 for PPO and 0.2 for REINFORCE (of 0.05, 0.1 and 0.2 the best for one seed of
-leave-one-out), which makes one step per update. REINFORCE is named after the baseline of its discounted returns, or
+leave-one-out) in worlds whose models multiply boundary logits by 1/16, and a sixteenth of it on the novel, whose model
+does not. REINFORCE makes one step per update. It is named after the baseline of its discounted returns, or
 after another estimator: `control_variate` regresses on the early exit, `local_flips` decodes further boundaries of the
 same texts, which count as CPU seconds and not as decisions. `random` draws as many boundaries as the optimum, on the
 novel as many as the model's target rate."""

@@ -50,7 +50,7 @@ class ByteBoundaryEnv(TextEnv):
     a custom function. Rewards never carry a gradient.
 
     ### Reference
-    Returns differ more between texts than between policies. ``reward="relative"`` subtracts, step by step, what a
+    Returns differ between texts as well as between policies. ``reward="relative"`` subtracts, step by step, what a
     reference policy earns on the same text, its ``price`` included. No action changes these rewards, so the expected
     policy gradient stays the same. They cost a second decoding (token layers, decoder, final head) of the same encoder
     states without gradients per parallel rollout, and a forward pass of the window per stepped text, at its reset.

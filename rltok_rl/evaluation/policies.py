@@ -1,6 +1,6 @@
 """Evaluation of policies in an environment, paired with a reference policy on the same texts.
 
-Returns vary more between texts than between policies, so a mean difference on the same texts is far more precise than
+Returns vary between texts as well as between policies, so a mean difference on the same texts is far more precise than
 the difference of two means.
 """
 

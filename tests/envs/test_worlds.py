@@ -17,6 +17,7 @@ from rltok_rl.experiments.studies.worlds import mixed_boundaries, scores, simple
 import rltok_rl  # noqa: F401 - registers the ids
 from rltok_rl.data import packaged_novel
 from rltok_rl.data.languages import Recall
+from rltok_rl.evaluation import evaluate_policy
 from rltok_rl.models import UNet
 from rltok_rl.models.pretrained import PACKAGED
 
@@ -79,6 +80,15 @@ def test_byte_boundary_reads_the_novel_with_the_packaged_model():
     spec = gymnasium.spec("rltok_rl/ByteBoundary-v1")
     assert spec.to_json() and spec.kwargs == {"model": "pocket", "text": "novel"}
     assert len(packaged_novel()) == 115_294 and len(packaged_novel(100)) == 100
+
+
+@each(row=["the model's own policy", "always", "never"])
+def test_the_table_of_byte_boundary_is_that_of_the_packaged_model(row):
+    doc = gymnasium.make("rltok_rl/ByteBoundary-v1").unwrapped.__doc__
+    stated = float(re.search(rf"\| {row} \| (-?[\d.]+) \|", doc).group(1))
+    policy = {"the model's own policy": "learned"}.get(row, row)
+    returns = torch.as_tensor(evaluate_policy(policy, 32, num_steps=256).policy.returns, dtype=torch.float64)
+    assert abs(returns.mean() - stated) < 4 * returns.std() / 32**0.5 + 0.1
 
 
 @each(name=["recall-world", "lexicon-world"])

@@ -37,6 +37,7 @@ VARIANTS = {"eager": [EAGER], "compiled": ["compute.compile=true"]}
 RECOMPUTED = {f"{name}, recomputed": [*options, "compute.recompute=layers"] for name, options in VARIANTS.items()}
 STEPS = {1: VARIANTS, 8: VARIANTS, 16: VARIANTS | RECOMPUTED}
 """Options of each step by its rows; memory decides about recomputing, so it is timed with the most rows."""
+PROFILED = 2  # steps of a profile
 GOAL = 0.4  # of the peak; an H100's on a GPU that is not known
 
 
@@ -120,7 +121,7 @@ def print_step(num_rows: int, options: list[str], device: str = "cuda") -> None:
 def device_work(step: Callable[[], object]) -> tuple[float, float]:
     """Return the number of kernels that a GPU runs for a step, and the seconds of kernels, copies and fills."""
     with torch.profiler.profile(activities=[*torch.profiler.supported_activities()]) as profile:
-        for _ in range(2):
+        for _ in range(PROFILED):
             step()
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
@@ -128,7 +129,7 @@ def device_work(step: Callable[[], object]) -> tuple[float, float]:
     events = [event for event in on_gpu if not event.is_user_annotation]  # names of blocks cover kernels
     kernels = sum(event.count for event in events if not event.key.startswith(("Memcpy", "Memset")))
     busy = sum(event.self_device_time_total for event in events) / 1e6
-    return kernels / 2, busy / 2
+    return kernels / PROFILED, busy / PROFILED
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 import torch
-from torch import Tensor
 
 from rltok_rl.data.source import DocumentSource
 
@@ -41,7 +40,8 @@ def split_documents(source: Source, held_out: float) -> Split[Source]:
     """Hold out a share of the documents, without copying them.
 
     A hash of each document decides: a document keeps its side whatever else is in the dataset, and equal documents stay
-    together. A cache with groups (``split_by``) is split by a hash of each group. Of a single text, the end is held
+    together. A cache with groups (``split_by``) is split by a hash of each group. If that leaves a side empty, as it
+    may with few documents, the document or group with the nearest hash goes there. Of a single text, the end is held
     out. ``held_out`` is a share of documents or groups, or of the bytes of a single text, strictly between 0 and 1.
 
     Example:
@@ -54,11 +54,13 @@ def split_documents(source: Source, held_out: float) -> Split[Source]:
     if source.num_documents == 1:
         return _split_text(source, held_out)
     place = source.keys().double() / 2.0**64 + 0.5  # [documents] hashes as numbers in [0, 1)
-    out = place < held_out
-    for side, what in ((out, "held out"), (~out, "to train on")):
-        if not bool(side.any()):
-            remedy = _remedy(place, source.split_by)
-            raise ValueError(f"held_out={held_out} leaves none of {source.num_documents} documents {what}; {remedy}")
+    least, most = place.min(), place.max()
+    if least == most:
+        reason = "are equal; give one (its end is held out) or different ones"
+        if source.split_by:
+            reason = f"have the same {source.split_by!r}; give several groups, or split_by=null"
+        raise ValueError(f"held_out={held_out} leaves a side empty: all {source.num_documents} documents {reason}")
+    out = ((place < held_out) | (place == least)) & (place < most)
     train, held = (source.with_documents(source.starts[side], source.lengths[side]) for side in (~out, out))
     return Split(train, held, by="group" if source.split_by else "document")
 
@@ -77,17 +79,3 @@ def _split_text(source: Source, held_out: float) -> Split[Source]:
 
 def _plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def _remedy(place: Tensor, split_by: str | None) -> str:
-    """Suggest how to have documents on both sides."""
-    least, most = float(place.min()), float(place.max())
-    if least == most and split_by:
-        return f"{split_by!r} is the same in all of them: give several groups, or split_by=null"
-    if least == most:
-        return "all documents are equal: give one (its end is held out) or different ones"
-    kind = "group" if split_by else "document"
-    return (
-        f"a hash assigns each {kind} to a side; held_out={(least + most) / 2:.6g} puts some on both; "
-        f"or give more {kind}s"
-    )

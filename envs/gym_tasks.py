@@ -14,6 +14,7 @@ from rltok_rl.envs.gym_options import check_actions, check_autoreset_mode, check
 
 from rltok_rl.data.languages.reader import PerfectReader
 from rltok_rl.data.languages.suite_tasks import TASKS
+from rltok_rl.ranges import check_number
 from rltok_rl.utils import check_count
 
 LAGS = 16
@@ -28,8 +29,7 @@ class _World:
     ) -> None:
         if task not in TASKS:
             raise ValueError(f"task must be one of {[*TASKS]}, got {task!r}")
-        if not 0 <= price < float("inf"):
-            raise ValueError(f"price must be a finite number of at least 0, got {price}")
+        check_number("price", price, "[0, inf)")
         self.language = TASKS[task].make(TASKS[task].dial(grade), **options)
         self.num_rows, self.price = check_count("num_envs", num_rows), price
         self.num_steps = check_count("num_steps", TASKS[task].num_steps[grade - 1] if num_steps is None else num_steps)

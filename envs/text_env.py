@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -27,6 +26,7 @@ from rltok_rl.functional.rewards import (
 from rltok_rl.models.cache import UNetCache
 from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
+from rltok_rl.ranges import check_number
 from rltok_rl.utils import check_count
 
 
@@ -57,8 +57,8 @@ class TextEnv(SeededEnv):
         if isinstance(batch_size, int) or len(batch_size) > 1 or any(size < 1 for size in batch_size):
             shown = batch_size if isinstance(batch_size, int) else list(batch_size)
             raise ValueError(f"batch_size must be [] or [B] with B >= 1, got {shown}")
-        if not (math.isfinite(price) and price >= 0):
-            raise ValueError(f"price must be a finite number of at least 0, got {price}")
+        check_number("price", price, "[0, inf)")
+        check_number("seed", seed, "[0, inf)", whole=True, optional=True)
         device = model.embedding.weight.device
         relative = isinstance(reward, str) and reward == RELATIVE
         function = as_reward("early_exit" if relative else reward, device=device)

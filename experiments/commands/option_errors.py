@@ -99,6 +99,8 @@ def unknown_flag(argument: str, names: Sequence[str], flags: Sequence[str]) -> s
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
     """Return "; did you mean 'x'?", or "" if no name is close; ``lr`` is close to ``optim.lr``."""
+    if name.rpartition(".")[2] == "clip_epsilon":
+        return "; set both loss.clip_low and loss.clip_high"
     misplaced = [full for full in allowed if full.rpartition(".")[2] == name.rpartition(".")[2]]
     return did_you_mean(name, allowed) or (f"; did you mean {misplaced[0]!r}?" if misplaced else "")
 

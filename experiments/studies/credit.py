@@ -122,11 +122,11 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     """Command line."""
     start = time.perf_counter()
     run = arguments.run_config(parser, options.model)
-    name, text, source = find_text(parser, options, run)
     both = argparse.Namespace(**vars(options), greedy=False, rate=None)
     model, segmenter = arguments.load_with_segmenter(parser, both)
     if segmenter is not None:
         parser.error(f"argument MODEL: must have a learned policy, got boundaries of {type(segmenter).__name__}")
+    name, text, source = find_text(parser, options, run)
     try:
         trained = None if run is None else read_options(Path(options.model) / "config.yaml").estimator
     except ValueError as error:

@@ -207,7 +207,7 @@ def _centre(returns: Tensor, mask: Mask, process_group: Group, name: str) -> tup
     if not leading or num_rows < 2:
         raise ValueError(
             f"{name} compares rows with each other and needs at least 2 of them, got returns {[*returns.shape]}; "
-            f"running_mean and no_baseline work with one"
+            f"baselines 'running_mean' and 'none' work with one"
         )
     total, count = sum_and_count(returns, mask, dim=leading, process_group=process_group)
     return zero_masked(returns - total / count.clamp(min=1), mask), count

@@ -55,7 +55,7 @@ def control_variate(
     if num_rows < 2:
         raise ValueError(
             f"control_variate fits on other rows than it judges and needs at least 2 of them, got returns "
-            f"{[*returns.shape]}; running_mean and no_baseline work with one"
+            f"{[*returns.shape]}; baselines 'running_mean' and 'none' work with one"
         )
     if not 2 <= folds <= num_rows:
         raise ValueError(f"folds must lie in 2..{num_rows}, the number of rows, got {folds}")

@@ -21,6 +21,10 @@ from rltok_rl.objectives.policy_loss import PolicyLoss
 from rltok_rl.objectives.rate_loss import RateLoss
 from rltok_rl.objectives.reinforce import BoundaryReinforceLoss
 from rltok_rl.objectives.segmented import SECOND_LEVEL_WEIGHT, SecondLevelLoss, SegmenterLoss
+from rltok_rl.ranges import check_number
+
+WITH_BATCH_MEAN = ("discounted_return", "natural_gradient")
+"""Estimators from which :meth:`JointLoss.paper` subtracts the batch mean, unless a baseline is given."""
 
 
 def model_terms(
@@ -86,14 +90,20 @@ class JointLoss(LossModule):
     ) -> JointLoss:
         """Build the paper's loss: ``L_auto + 0.01 L_policy + 0.01 L_rate + 0.1 L_early``, gamma = 0.99 (Section 2.6).
 
-        ``estimator`` is a value estimator, or a name with its ``baseline`` and further options; None is
-        ``"discounted_return"`` with ``"batch_mean"``. ``rate`` has options of :class:`RateLoss`.
+        ``estimator`` is a value estimator, or a class or name with its ``baseline`` and further options; None is
+        ``"discounted_return"``. The default ``baseline`` is the paper's ``"batch_mean"`` for the names in
+        :data:`WITH_BATCH_MEAN`, and none for other estimators; ``"none"`` subtracts nothing. ``rate`` has options of
+        :class:`RateLoss`.
         """
-        if estimator is None:
-            estimator, baseline = "discounted_return", "batch_mean" if baseline is None else baseline
+        check_number("target_rate", target_rate, "(0, 1)")
+        if not isinstance(rate, (Mapping, type(None))):
+            raise TypeError(f"rate must be a mapping with options of RateLoss, got {rate!r}")
+        estimator = "discounted_return" if estimator is None else estimator
+        if isinstance(estimator, str) and estimator in WITH_BATCH_MEAN and baseline is None:
+            baseline = "batch_mean"
         if baseline is not None:
             estimator_options["baseline"] = baseline
-        if isinstance(estimator, str):
+        if isinstance(estimator, (str, type)):
             estimator_options = {"gamma": 0.99, **estimator_options}
         policy = {"estimator": estimator, **estimator_options}
         return cls._of(policy, {"target": target_rate, **(rate or {})}, process_group, language_model=1.0)

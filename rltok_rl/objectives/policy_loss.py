@@ -45,9 +45,14 @@ class PolicyLoss(StepReductions):
             name = check_estimator(estimator, options)
             return build_value_estimator(self, name, **{"process_group": self.process_group, **options})
         if isinstance(estimator, type):
-            return estimator(**options)
+            estimator, options = estimator(**options), {}
         if options:
             raise ValueError(f"options {sorted(options)} belong to an estimator given by name, got {estimator!r}")
+        if not isinstance(estimator, (ValueEstimatorBase, type(None))):
+            raise TypeError(
+                f"estimator must be a torchrl.objectives.value.ValueEstimatorBase, such as ReturnEstimator, a class or "
+                f"name of one, or None, got a {type(estimator).__name__}"
+            )
         return estimator
 
     def pass_keys(self, log_prob: NestedKey) -> None:

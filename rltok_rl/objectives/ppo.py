@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from tensordict.nn import TensorDictModuleBase, dispatch
 from tensordict.utils import NestedKey
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from torchrl.objectives import ClipPPOLoss
+from torchrl.objectives import ClipPPOLoss, PPOLoss
 
 from rltok_rl.functional.policy_gradient import clipped_ratio
 from rltok_rl.functional.policy_metrics import clip_fraction
@@ -20,11 +21,22 @@ from rltok_rl.objectives.base import read
 from rltok_rl.objectives.estimators import ESTIMATORS, OLD_ESTIMATORS, check_estimator
 from rltok_rl.objectives.policy_loss import PolicyLoss, advantages_of, score_actions
 from rltok_rl.objectives.time_last import split_rows
+from rltok_rl.ranges import check_number
+from rltok_rl.utils import did_you_mean
 
 NAMES = (*ESTIMATORS, *OLD_ESTIMATORS)
 """Estimators of this package, also by their old names."""
 UNSUPPORTED = ("advantage_norm", "delay_actor", "max_importance_ratio", "normalize_advantage_exclude_dims")
 """Options of TorchRL's loss that are an error here."""
+OPTIONS = sorted(
+    {
+        name
+        for kind in (ClipPPOLoss, PPOLoss)
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+)
+"""Options of TorchRL's loss, which ignores others."""
 
 
 class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
@@ -70,6 +82,11 @@ class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
         refused = sorted(name for name in UNSUPPORTED if options.get(name))
         if refused:
             raise ValueError(f"options must be those of ClipPPOLoss without {list(UNSUPPORTED)}, got {refused}")
+        if unknown := next((name for name in options if name not in OPTIONS), None):
+            hint = "; write clip_epsilon=(low, high)" if "clip" in unknown else did_you_mean(unknown, OPTIONS)
+            raise TypeError(f"options must be those of ClipPPOLoss, got {unknown!r}{hint}")
+        for bound in clip_epsilon if isinstance(clip_epsilon, (tuple, list)) else (clip_epsilon,):
+            check_number("clip_epsilon", bound, "[0, inf)")
         if not isinstance(entropy_coeff, (int, float, Tensor)):
             raise TypeError(f"entropy_coeff must be one number: there is one kind of decision, got {entropy_coeff!r}")
         options = {"functional": False, "clip_epsilon": clip_epsilon, "entropy_coeff": entropy_coeff, **options}

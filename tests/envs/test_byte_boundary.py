@@ -201,14 +201,22 @@ def test_refused_arguments(make_env, model):
         ({"num_steps": 0}, "num_steps must be an integer of at least 1, got 0"),
         ({"batch_size": (2, 3)}, "batch_size must be [] or [B] with B >= 1, got [2, 3]"),
         ({"batch_size": 3}, "batch_size must be [] or [B] with B >= 1, got 3"),
-        *(({"price": p}, f"price must be a finite number of at least 0, got {p}") for p in (-0.1, math.inf, math.nan)),
+        *(({"price": p}, f"price must be at least 0 and finite, got {p}") for p in (-0.1, math.inf, math.nan)),
         ({"reward": "fame"}, "or a function (environments and training: also 'relative'), got 'fame'"),
         ({"batch_size": (0,)}, "batch_size must be [] or [B] with B >= 1, got [0]"),
         ({"layout": "tight"}, "layout must be"),
         ({"num_steps": 5000}, "documents must have at least the 5001 bytes of a window, got 440 in document 0"),
     ]:
         refused((lambda options=options: make_env(**options), ValueError, re.escape(words)))
-    refused((lambda: ByteBoundaryEnv("tiny", "some text", num_steps=4), TypeError, "model must be a UNet, got str"))
+    refused(
+        (lambda: ByteBoundaryEnv("tiny", "some text", num_steps=4), TypeError, "model must be a UNet, got str"),
+        (lambda: make_env(price="0.1"), TypeError, "price must be a number, got '0.1'"),
+        (
+            lambda: ByteBoundaryEnv(model, "a text", num_steps=4, seed="x"),
+            ValueError,
+            "seed must be an integer .* got 'x'",
+        ),
+    )
     env = make_env()
     model.to("meta")  # any other device will do
     moved = "model must stay on the device .* cpu, got meta"

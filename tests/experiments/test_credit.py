@@ -87,6 +87,7 @@ def test_mistakes_are_refused(folder, model, tmp_path, file, refused, monkeypatc
     text = ["--text", "to be"]
     for arguments, message in (
         ([folder], f"the following arguments are required: --text or --file ({folder} is not the folder of a run)"),
+        (["nope"], "argument MODEL: must be a folder of save_pretrained, a run's folder"),
         ([folder, "--text", "to"], "argument --text: must have 3 to 512 bytes, got 2"),
         ([folder, *text, "--bytes", 5], "argument --bytes: not allowed with --text"),
         ([folder, "--file", file, "--bytes", 1], "argument --bytes: must be an integer of at least 3, got '1'"),

@@ -43,6 +43,7 @@ REFUSED = {
     "\"data.source='a(b'\"",
     "optim.lrr=1": "there is no option 'optim.lrr'; did you mean 'optim.lr'?",
     "lr=1": "there is no option 'lr'; did you mean 'optim.lr'?",
+    "loss.clip_epsilon=0.1": "there is no option 'loss.clip_epsilon'; set both loss.clip_low and loss.clip_high",
     "estimater=flips": "there is no option 'estimater'; did you mean 'estimator'?",
     "model.overrides.widht=3": "model.overrides holds fields of UNetConfig, got 'widht'; did you mean 'width'?",
     "loss=reinforc": "loss must be one of ['importance', 'ppo', 'reinforce', 'released'], got 'reinforc'; did you mean "

@@ -12,6 +12,7 @@ from rltok_rl.agents import LearnedBoundaryActor
 from torchrl.objectives.utils import get_value_estimator_entry
 
 from rltok_rl.functional import baselines
+from rltok_rl.functional.baselines import batch_mean, no_baseline
 from rltok_rl.functional.boundary_rules import entropy_spikes
 from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.policy_gradient import natural_advantage, vtrace
@@ -40,6 +41,7 @@ from rltok_rl.objectives import (
 from rltok_rl.objectives.base import StepLoss
 from rltok_rl.objectives.baseline import RunningMeanBaseline
 from rltok_rl.objectives.estimators import OLD_ESTIMATORS
+from rltok_rl.objectives.joint import WITH_BATCH_MEAN
 from rltok_rl.objectives.rate_loss import CONTROLLERS
 
 from ..each import refused
@@ -246,7 +248,40 @@ def test_refusals(actor):
             )
             for name in ("max_importance_ratio", "delay_actor", "advantage_norm", "normalize_advantage_exclude_dims")
         ),
+        *(
+            (
+                lambda name=name: BoundaryClipPPOLoss(actor, **{name: 0.1}),
+                TypeError,
+                rf"options must be .* '{name}'{hint}",
+            )
+            for name, hint in {
+                "clip_low": r"; write clip_epsilon=\(low, high\)",
+                "entropy_coef": "; did you mean 'entropy_coeff'",
+                "policy_epochs": "",
+            }.items()
+        ),
+        (lambda: BoundaryClipPPOLoss(actor, clip_epsilon="a"), TypeError, "clip_epsilon must be a number, got 'a'"),
+        (lambda: JointLoss.paper(target_rate=20), ValueError, "target_rate must lie strictly between 0 and 1, got 20"),
+        (lambda: JointLoss.paper(target_rate=0.2, rate=3), TypeError, "rate must be a mapping .*, got 3"),
+        (
+            lambda: JointLoss.paper(target_rate=0.2, estimator=torch.nn.Linear(1, 1)),
+            TypeError,
+            "estimator must be a torchrl.objectives.value.ValueEstimatorBase, .* got a Linear",
+        ),
     )
+    assert BoundaryClipPPOLoss(actor, clip_epsilon=(0.1, 0.3), log_explained_variance=False).clip_epsilon_high == 0.3
+
+
+def test_the_paper_has_a_batch_mean_with_each_estimator_of_returns():
+    """The default by its name is the default, and another estimator changes nothing but itself."""
+    for options in ({}, *({"estimator": name} for name in WITH_BATCH_MEAN)):
+        estimator = JointLoss.paper(target_rate=0.2, **options).terms["policy"]._value_estimator
+        assert estimator.baseline is batch_mean and estimator.gamma == 0.99
+        bare = JointLoss.paper(target_rate=0.2, baseline="none", **options).terms["policy"]._value_estimator
+        assert bare.baseline is no_baseline
+    for other in ("control_variate", ReturnEstimator):
+        estimator = JointLoss.paper(target_rate=0.2, estimator=other).terms["policy"]._value_estimator
+        assert estimator.baseline is no_baseline
 
 
 def test_ppo_schedules_its_entropy_bonus_from_zero_and_renames_forced(actor, rollout):

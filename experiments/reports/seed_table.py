@@ -113,6 +113,8 @@ class SeedTable:
     def num_seeds(self) -> str:
         """How many seeds the systems have, in words."""
         fewest, most = self.losses.count().min(), self.losses.count().max()
+        if most == 1:
+            return "1 seed"
         return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
 
 

@@ -12,6 +12,8 @@ from hydra.errors import MissingConfigException, OverrideParseException
 
 from rltok_rl.utils import did_you_mean
 
+_IN_ITS_PLACE = {"loss.clip_epsilon": "set both loss.clip_low and loss.clip_high"}
+"""What to write instead of names that other libraries have."""
 _TYPES = {int: "an int", float: "a float", bool: "true or false", str: "a string"}
 _NOISE = ("full_key:", "object_type=", "reference_type=", "Config search path", "provider=")
 
@@ -25,7 +27,7 @@ def explain(error: Exception, types: Mapping[str, Any], names: Sequence[str]) ->
         allowed = [option for option in error.options if option != "schema"]
         return f"{group} must be one of {allowed}, got {word!r}{did_you_mean(word, allowed)}"
     if unknown := re.match(r"Could not override '([^']*)'", str(error)):
-        return f"there is no option {unknown[1]!r}{nearest(unknown[1], names)}"
+        return unknown_option(unknown[1], names)
     merged = re.match(r"Error merging override (.*)", str(error))
     if merged:
         name, _, text = merged[1].lstrip("+").partition("=")
@@ -87,6 +89,12 @@ def _unreadable(text: str) -> str:
     return f'{name} must be quoted if it has special characters, got {value!r}; write "{name}={quoted}"'
 
 
+def unknown_option(name: str, names: Sequence[str]) -> str:
+    """Explain a name that no option has, by the closest one or by what takes its place."""
+    hint = f"; {_IN_ITS_PLACE[name]}" if name in _IN_ITS_PLACE else nearest(name, names)
+    return f"there is no option {name!r}{hint}"
+
+
 def unknown_flag(argument: str, names: Sequence[str], flags: Sequence[str]) -> str:
     """Explain a word with dashes: an option written as a flag, or a mistyped flag."""
     typed, _, value = argument.partition("=")
@@ -99,8 +107,6 @@ def unknown_flag(argument: str, names: Sequence[str], flags: Sequence[str]) -> s
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
     """Return "; did you mean 'x'?", or "" if no name is close; ``lr`` is close to ``optim.lr``."""
-    if name.rpartition(".")[2] == "clip_epsilon":
-        return "; set both loss.clip_low and loss.clip_high"
     misplaced = [full for full in allowed if full.rpartition(".")[2] == name.rpartition(".")[2]]
     return did_you_mean(name, allowed) or (f"; did you mean {misplaced[0]!r}?" if misplaced else "")
 

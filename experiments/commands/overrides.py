@@ -24,7 +24,13 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from rltok_rl.experiments.commands.option_errors import check_once, explain, nearest, several_values, unknown_flag
+from rltok_rl.experiments.commands.option_errors import (
+    check_once,
+    explain,
+    several_values,
+    unknown_flag,
+    unknown_option,
+)
 from rltok_rl.experiments.commands.schema import CONF, schemas
 from rltok_rl.experiments.run_config import GROUPS, WHOLE
 
@@ -250,7 +256,7 @@ def _check_added(overrides: Sequence[Override], names: Sequence[str]) -> None:
         name = str(override.key_or_group)
         added = override.is_add() or override.is_force_add()
         if added and name not in names and not re.match(rf"{_FREE}(\.|$)|hydra[./]", name):
-            raise ValueError(f"there is no option {name!r}{nearest(name, names)}")
+            raise ValueError(unknown_option(name, names))
 
 
 def typed(arguments: Sequence[str], num_processes: int | None = None) -> str:

@@ -39,10 +39,11 @@ class Split(Generic[Source]):
 def split_documents(source: Source, held_out: float) -> Split[Source]:
     """Hold out a share of the documents, without copying them.
 
-    A hash of each document decides: a document keeps its side whatever else is in the dataset, and equal documents stay
-    together. A cache with groups (``split_by``) is split by a hash of each group. If that leaves a side empty, as it
-    may with few documents, the document or group with the nearest hash goes there. Of a single text, the end is held
-    out. ``held_out`` is a share of documents or groups, or of the bytes of a single text, strictly between 0 and 1.
+    A hash of each document decides, so that a document keeps its side when others are added, and equal documents stay
+    together. A cache with groups (``split_by``) is split by a hash of each group. If a side would be empty, as may
+    happen with few documents, the document or group with the nearest hash goes there; it may change sides when others
+    are added. Of a single text, the end is held out. ``held_out`` is a share of documents or groups, or of the bytes of
+    a single text, strictly between 0 and 1.
 
     Example:
         >>> from rltok_rl.data import TextSource

@@ -91,9 +91,9 @@ class JointLoss(LossModule):
         """Build the paper's loss: ``L_auto + 0.01 L_policy + 0.01 L_rate + 0.1 L_early``, gamma = 0.99 (Section 2.6).
 
         ``estimator`` is a value estimator, or a class or name with its ``baseline`` and further options; None is
-        ``"discounted_return"``. The default ``baseline`` is the paper's ``"batch_mean"`` for the names in
-        :data:`WITH_BATCH_MEAN`, and none for other estimators; ``"none"`` subtracts nothing. ``rate`` has options of
-        :class:`RateLoss`.
+        ``"discounted_return"``. For the names in :data:`WITH_BATCH_MEAN` the default ``baseline`` is the paper's
+        ``"batch_mean"``, otherwise none; ``"none"`` subtracts nothing. A class has no default options. ``rate`` has
+        options of :class:`RateLoss`.
         """
         check_number("target_rate", target_rate, "(0, 1)")
         if not isinstance(rate, (Mapping, type(None))):
@@ -103,7 +103,7 @@ class JointLoss(LossModule):
             baseline = "batch_mean"
         if baseline is not None:
             estimator_options["baseline"] = baseline
-        if isinstance(estimator, (str, type)):
+        if isinstance(estimator, str):
             estimator_options = {"gamma": 0.99, **estimator_options}
         policy = {"estimator": estimator, **estimator_options}
         return cls._of(policy, {"target": target_rate, **(rate or {})}, process_group, language_model=1.0)

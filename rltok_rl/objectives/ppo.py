@@ -36,7 +36,7 @@ OPTIONS = sorted(
         if parameter.kind is parameter.KEYWORD_ONLY
     }
 )
-"""Options of TorchRL's loss, which ignores others."""
+"""Keyword options of TorchRL's loss, which ignores unknown ones."""
 
 
 class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
@@ -83,7 +83,8 @@ class BoundaryClipPPOLoss(PolicyLoss, ClipPPOLoss):
         if refused:
             raise ValueError(f"options must be those of ClipPPOLoss without {list(UNSUPPORTED)}, got {refused}")
         if unknown := next((name for name in options if name not in OPTIONS), None):
-            hint = "; write clip_epsilon=(low, high)" if "clip" in unknown else did_you_mean(unknown, OPTIONS)
+            in_one = unknown in ("clip_low", "clip_high")  # the names on the command line
+            hint = "; write clip_epsilon=(low, high)" if in_one else did_you_mean(unknown, {*OPTIONS} - {*UNSUPPORTED})
             raise TypeError(f"options must be those of ClipPPOLoss, got {unknown!r}{hint}")
         for bound in clip_epsilon if isinstance(clip_epsilon, (tuple, list)) else (clip_epsilon,):
             check_number("clip_epsilon", bound, "[0, inf)")

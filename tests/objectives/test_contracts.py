@@ -279,8 +279,8 @@ def test_the_paper_has_a_batch_mean_with_each_estimator_of_returns():
         assert estimator.baseline is batch_mean and estimator.gamma == 0.99
         bare = JointLoss.paper(target_rate=0.2, baseline="none", **options).terms["policy"]._value_estimator
         assert bare.baseline is no_baseline
-    for other in ("control_variate", ReturnEstimator):
-        estimator = JointLoss.paper(target_rate=0.2, estimator=other).terms["policy"]._value_estimator
+    for options in ({"estimator": "control_variate"}, {"estimator": ReturnEstimator, "gamma": 0.9}):
+        estimator = JointLoss.paper(target_rate=0.2, **options).terms["policy"]._value_estimator
         assert estimator.baseline is no_baseline
 
 

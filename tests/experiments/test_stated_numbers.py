@@ -484,6 +484,19 @@ def test_scores_of_the_control_of_ours_that_lacks_natural_gradients():
         assert f"`{task}` ({means['ours', task]:.2f}, {words}{means[entry, task]:.2f})" in page
 
 
+def test_scores_of_natural_gradients_without_a_warm_start_in_the_suite():
+    entry = "natural_gradient@0.95"
+    rows = score_cells([*first_seeds(), *cells_of(entry)]).query("seed < 3")
+    means = rows.groupby("entry").score.mean()
+    texts = [f"a mean of {means[entry]:.3f}, where `ours` has {means['ours']:.3f}, and 4 cells of 42 below 0.1"]
+    assert [*failures(rows).loc[[entry, "ours"]].itertuples(index=False, name=None)] == [(4, 42), (0, 42)]
+    seeds, places = (paired_difference(rows, "ours", entry, by) for by in (SEED_PAIRS, PAIRS))
+    gap = f"{seeds.mean:.3f} ± {seeds.half_width:.3f} over"
+    texts += [f"{gap} three seeds and ± {places.half_width:.3f} over places"]
+    assert all(text in plain(SUITE.read_text()) for text in texts)
+    assert f"({gap} seeds, ± {places.half_width:.3f} over places)" in plain(RECIPES.read_text())
+
+
 def test_scores_of_ours_without_the_norm_in_the_suite():
     page, entry = plain(SUITE.read_text()), "natural_gradient@0.95, warm start, no norm"
     rows = score_cells([*archived("suite"), *cells_of(entry)], references=first_seeds())

@@ -1759,7 +1759,11 @@ _SEVENTH = {  # the same, by another person again
         ("sb3-info-after-restart", 'source = info["final_info"] if over[row] else info', "source = info"),
     ),
     "envs/test_byte_boundary": (
-        ("infinite-price-accepted", "if not (math.isfinite(price) and price >= 0):", "if price < 0:"),
+        (
+            "infinite-price-accepted",
+            'check_number("price", price, "[0, inf)")\n        check_number("seed"',
+            'check_number("price", price, "[0, inf]")\n        check_number("seed"',
+        ),
         ("step-after-end-of-some-rows", "if bool(self._over.any()):", "if bool(self._over.all()):"),
     ),
     "envs/test_gym_autoreset": (

@@ -95,11 +95,10 @@ class JointLoss(LossModule):
         ``"batch_mean"``, otherwise none; ``"none"`` subtracts nothing. A class has no default options. ``rate`` has
         options of :class:`RateLoss`.
         """
-        check_number("target_rate", target_rate, "(0, 1)")
         if not isinstance(rate, (Mapping, type(None))):
             raise TypeError(f"rate must be a mapping with options of RateLoss, got {rate!r}")
         estimator = "discounted_return" if estimator is None else estimator
-        if isinstance(estimator, str) and estimator in WITH_BATCH_MEAN and baseline is None:
+        if baseline is None and estimator in WITH_BATCH_MEAN:
             baseline = "batch_mean"
         if baseline is not None:
             estimator_options["baseline"] = baseline
@@ -164,6 +163,7 @@ class JointLoss(LossModule):
     def _of(
         cls, policy: Mapping[str, Any], rate: Mapping[str, Any], process_group: Any, *, language_model: float
     ) -> JointLoss:
+        check_number("target_rate", rate["target"], "(0, 1)")  # of which the rate loss knows another name
         terms = {
             "language_model": LanguageModelLoss(process_group=process_group),
             "policy": BoundaryReinforceLoss(process_group=process_group, **policy),

@@ -261,7 +261,14 @@ def test_refusals(actor):
             }.items()
         ),
         (lambda: BoundaryClipPPOLoss(actor, clip_epsilon="a"), TypeError, "clip_epsilon must be a number, got 'a'"),
-        (lambda: JointLoss.paper(target_rate=20), ValueError, "target_rate must lie strictly between 0 and 1, got 20"),
+        *(
+            (
+                lambda make=make: make(target_rate=20),
+                ValueError,
+                "target_rate must lie strictly between 0 and 1, got 20",
+            )
+            for make in (JointLoss.paper, JointLoss.released)
+        ),
         (lambda: JointLoss.paper(target_rate=0.2, rate=3), TypeError, "rate must be a mapping .*, got 3"),
         (
             lambda: JointLoss.paper(target_rate=0.2, estimator=torch.nn.Linear(1, 1)),

@@ -189,11 +189,11 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
             parser.error(f"argument MODEL: every model must be named once, got {name} {times} times")
     if several and options.shift is not None:
         parser.error("argument --shift: belongs to a single model, got several")
-    source, run = _first_run(parser, options)
     shared = {**vars(options), "data": options.text}
     single = {name: argparse.Namespace(**{**shared, "model": name}) for name in options.models}
-    text_name, texts = arguments.find_documents(parser, single[source], run)
     models = {name: Drawer(*arguments.load_with_segmenter(parser, single[name]), options) for name in single}
+    source, run = _first_run(parser, options)
+    text_name, texts = arguments.find_documents(parser, single[source], run)
     tokenizers = _check_tokenizers(parser, options, run)
     shifts = [0] if several else list(dict.fromkeys(options.shift or (-1, 0, 1)))
     gap = 1 + options.tolerance + max(map(abs, shifts))  # so that no boundary is moved or paired into another text

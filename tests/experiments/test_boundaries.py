@@ -157,6 +157,7 @@ def test_mistakes_are_refused(folders, file, tmp_path, refused):
     bpe = ["--against", "bpe"]
     for models, options, message in (
         ([], [], "the following arguments are required: MODEL"),
+        (["nope"], [], "argument MODEL: must be a folder of save_pretrained, a run's folder"),
         ([one], [], f"the following arguments are required: --text ({one} is not the folder of a run)"),
         ([one, one], ["--text", file], f"every model must be named once, got {one} 2 times"),
         ([one, two], ["--text", file, "--shift", 1], "argument --shift: belongs to a single model, got several"),

@@ -64,9 +64,10 @@ class DoublyRobustFlips(LocalFlips):
         measured = super()._advantages(returns, view)
         if not self.ran_trials:
             return measured
-        probs, drawn = read(view.rollout, "logits").sigmoid(), drawn_boundaries(view.rollout)
-        predicted = torch.where(drawn, probs, 1 - probs) * self._effects(view.rollout, slopes)
-        return measured + predicted.to(measured.dtype).masked_fill(read(view.rollout, "forced"), 0.0)
+        rollout = self._without_padding(view)
+        probs, drawn = read(rollout, "logits").sigmoid(), drawn_boundaries(rollout)
+        predicted = torch.where(drawn, probs, 1 - probs) * self._effects(rollout, slopes)
+        return measured + predicted.to(measured.dtype).masked_fill(read(rollout, "forced"), 0.0)
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         where, weight, effect = self._measure_flips(rollout)

@@ -39,7 +39,8 @@ class PooledCriticAdvantage(CriticAdvantage):
     """
 
     def __init__(self, model: UNet, *, gamma: float, lmbda: Annotated[float, "[0, 1]"] = 0.95, **options: Any) -> None:
-        super().__init__(gamma=gamma, lmbda=lmbda, value_network=PooledCritic(model.config), **options)
+        critic = PooledCritic(model.config).to(model.embedding.weight)
+        super().__init__(gamma=gamma, lmbda=lmbda, value_network=critic, **options)
 
 
 class _PooledValue(nn.Module):

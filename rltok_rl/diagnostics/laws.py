@@ -36,7 +36,9 @@ def broken_laws(make: Make) -> dict[str, str]:
 
     ``make`` is called as ``make(gamma=...)``: a class, or a partial with other options. For a baseline use
     ``partial(ReturnEstimator, baseline=MyBaseline)``. Windows have :data:`NUM_STEPS` = 5 steps; shrink options whose
-    effect needs more: ``partial(MyEstimator, period=2)``.
+    effect needs more: ``partial(MyEstimator, period=2)``. An estimator that runs texts again takes
+    :func:`rollout_model`: ``partial(MyTrials, rollout_model())``. If it draws random numbers, let its ``forward`` call
+    :func:`torch.manual_seed` for the check; most laws are about equal draws, and ``exact`` is about all of them.
 
     Example:
         >>> from functools import partial
@@ -150,7 +152,7 @@ def exact(make: Make) -> None:
     if remembers(judged[""]):  # as the first batch, and as one of many
         judged = {" of a first batch": _build(make, 1.0), f" after {len(_SEEN)} other batches": judged[""]}
     for when, estimator in judged.items():
-        gradient = expected_gradient(_model(), TEXT, estimator)
+        gradient = expected_gradient(rollout_model(), TEXT, estimator)
         cosine, length = torch.cosine_similarity(gradient, right, dim=0), gradient.norm() / right.norm()
         off = (gradient - right).norm() / right.norm()
         measured = f"off by {off:.1%} of the exact one (cosine {cosine:.3f}, length {length:.3f})"
@@ -164,8 +166,8 @@ LAWS: dict[str, Callable[[Make], None]] = {
 
 
 @cache
-def _model() -> UNet:
-    """A model whose logits, rewards and lags differ widely, as a trained model's do."""
+def rollout_model() -> UNet:
+    """Return the model of the laws' rollouts, whose logits, rewards and lags differ widely, as a trained model's do."""
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = UNet(preset("tiny", width=16, window=4, num_lags=2, target_rate=0.4)).double()
@@ -178,13 +180,13 @@ def _model() -> UNet:
 
 @cache
 def _exact() -> Tensor:
-    return exact_head_gradient(_model(), TEXT)
+    return exact_head_gradient(rollout_model(), TEXT)
 
 
 @cache
 def _strings() -> TensorDictBase:
     with torch.no_grad():
-        return enumerate_rollouts(_model(), TEXT, reward="early_exit")[0]
+        return enumerate_rollouts(rollout_model(), TEXT, reward="early_exit")[0]
 
 
 def _rollout(scale: float = 1.0) -> TensorDictBase:

@@ -23,6 +23,8 @@ from rltok_rl.ranges import check_number
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.utils import check_count, joined
 
+_PADDING = "padding"
+
 
 class Trials(ReturnEstimator):
     """Advantages from further forward passes over a rollout's texts, in some rows and while the policy is undecided.
@@ -33,7 +35,7 @@ class Trials(ReturnEstimator):
     A settled policy learns little from either, so that returns, which cost nothing, take over; trials come back if its
     entropy rises. The batch before decides, because a choice by the batch itself would depend on its decisions. A
     subclass overrides ``_trial_advantages``. The rollout must have whole texts, each row from the first byte of its
-    text.
+    text; masked steps count as forced ones that earn nothing.
 
     Args:
         model: the U-Net of the rollout.
@@ -117,12 +119,26 @@ class Trials(ReturnEstimator):
             self._entropy = self._mean_entropy(view)
             if not self.ran_trials:
                 return super()._advantages(returns, view)
-        _check_whole_texts(view.rollout)
+        rollout = self._without_padding(view)
+        _check_whole_texts(rollout)
         if self.every == 1:
-            return self._trial_advantages(view.rollout).to(returns.dtype)
+            return self._trial_advantages(rollout).to(returns.dtype)
         rows = self._drawn_rows(len(returns), returns.device)
-        advantages = self.every * self._trial_advantages(view.rollout[rows]).to(returns.dtype)
+        advantages = self.every * self._trial_advantages(rollout[rows]).to(returns.dtype)
         return torch.zeros_like(returns).index_copy(0, rows, advantages)
+
+    def _without_padding(self, view: View) -> TensorDictBase:
+        """Return a rollout whose masked steps are forced and earn nothing, in copies of what changes."""
+        if view.mask is None:
+            return view.rollout
+        rollout, padding = view.rollout.copy(), ~view.mask
+        position = torch.arange(padding.shape[-1], device=padding.device)
+        rollout["position"] = torch.where(padding, position, read(rollout, "position"))
+        rollout["forced"] = read(rollout, "forced") | padding
+        for key in (under_next(self.tensor_keys.reward), under_next("final_log_prob")):
+            rollout[key] = read(rollout, key).masked_fill(padding, 0.0)
+        rollout[_PADDING] = padding
+        return rollout
 
     def _mean_entropy(self, view: View) -> Tensor:
         """Return the mean entropy of all processes' free decisions, so that all decide alike."""
@@ -192,7 +208,9 @@ class Trials(ReturnEstimator):
         """Return the rewards of the rows minus those of their passes with other boundaries, [B, n, T] each."""
         drawn = drawn_boundaries(rollout).unsqueeze(1)
         extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
-        return read(rollout, under_next("final_log_prob")).unsqueeze(1) - log_probs - extra_price
+        gained = read(rollout, under_next("final_log_prob")).unsqueeze(1) - log_probs - extra_price
+        padding = rollout.get(_PADDING, None)
+        return gained if padding is None else gained.masked_fill(padding.unsqueeze(1), 0.0)
 
     def _run_pass(self, rollout: TensorDictBase, fixed: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Return boundaries and log-likelihoods [b, n, T] of some rows, from one forward pass."""

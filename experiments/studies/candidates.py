@@ -73,9 +73,9 @@ def _critic(
     return Candidate(name, estimator, learn=learn, flops_per_byte=2.0 * passes * weights)
 
 
-def _flips(num_flips: int, span: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
-    estimator = LocalFlips(model, gamma=gamma, num_flips=num_flips, span=span)
-    return Candidate(name, estimator, extra_rows=num_flips)
+def _flips(num_flips: int, span: int, every: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
+    estimator = LocalFlips(model, gamma=gamma, num_flips=num_flips, span=span, every=every)
+    return Candidate(name, estimator, extra_rows=num_flips / every)
 
 
 def _doubly_robust(num_flips: int, span: int, name: str, gamma: float, model: UNet, num_steps: int) -> Candidate:
@@ -135,8 +135,9 @@ CANDIDATES: dict[str, Maker] = RenamedKeys(
         "group_mean_2": partial(_group, 2),
         "group_mean_4": partial(_group, 4),
         "group_mean_8": partial(_group, 8),
-        "local_flips": partial(_flips, 3, 16),
-        "local_flips_far": partial(_flips, 3, 32),
+        "local_flips": partial(_flips, 3, 16, 1),
+        "local_flips_far": partial(_flips, 3, 32, 1),
+        "budgeted_flips": partial(_flips, 2, 16, 4),
         "doubly_robust": partial(_doubly_robust, 3, 16),
         "sibling_trial": partial(_sibling, "independent"),
         "sibling_trial_blocks": partial(_sibling, "blocks"),

@@ -49,7 +49,8 @@ class Options:
             *("pooled_critic_td@0.9", "pooled_critic@0.9", "natural@0.9", "natural@0.95"),
             *("group_mean_2@0.9", "group_mean_4@0.9", "sibling_trial@0.9", "sibling_trial_blocks@0.9"),
             *("sibling_trial_antithetic@0.9", "sibling_trial_disarm@0.9", "sibling_trial_disarm@0.99"),
-            *("local_flips@0.9", "doubly_robust@0.9", "token_gain@0.9", "token_gain", "shared_gain_4"),
+            *("local_flips@0.9", "budgeted_flips@0.9", "doubly_robust@0.9"),
+            *("token_gain@0.9", "token_gain", "shared_gain_4"),
         ]
     )
     """Candidates as ``name`` or ``name@gamma``; gamma is 1 by default."""

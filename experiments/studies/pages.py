@@ -33,6 +33,7 @@ ESTIMATOR_LABELS = {
     "group_mean_8": "eight rows per text",
     "local_flips": "local flips: 3 per 16 bytes",
     "local_flips_far": "local flips: 3 per 32 bytes",
+    "budgeted_flips": "local flips: 2 per 16 bytes, in one row of four",
     "doubly_robust": "local flips: 3 per 16 bytes, and predictions of their effects at every byte",
     "sibling_trial": "a second row of each text that runs forward only",
     "sibling_trial_blocks": "a second row that runs forward only, with equal numbers in every other block of 16 bytes",

@@ -74,7 +74,15 @@ def test_names_in_the_parsers_are_those_of_the_library():
     assert parsers.FORMATS == FORMATS and parsers.TASKS == tuple(tasks.TASKS)
     assert parsers.BASELINES == tuple(detail.BASELINES) and parsers.COMPARING == detail.COMPARING
     assert parsers.POLICIES == POLICIES
-    of_studies = {"decision", "control_variate", "token_gain_8", "shared_gain_4", "shared_gain_8", "doubly_robust"}
+    of_studies = {
+        "decision",
+        "control_variate",
+        "token_gain_8",
+        "shared_gain_4",
+        "shared_gain_8",
+        "doubly_robust",
+        "budgeted_flips",
+    }
     of_studies |= {name for name in CANDIDATES if name.startswith("sibling_trial")}
     assert {*parsers.CREDITED} == {name for name in CANDIDATES if "critic" not in name} - of_studies
     assert {*parsers.REFERENCES} <= {*SEGMENTERS}

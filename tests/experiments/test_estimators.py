@@ -53,6 +53,8 @@ def test_candidates_estimate_what_their_names_say():
     for name, span in (("local_flips", 16), ("local_flips_far", 32)):
         flips = candidates[name]
         assert (flips.extra_rows, flips.estimator.num_flips, flips.estimator.span) == (3, 3, span)
+    some = candidates["budgeted_flips"]
+    assert (some.extra_rows, some.estimator.num_flips, some.estimator.span, some.estimator.every) == (0.5, 2, 16, 4)
     gain = candidates["token_gain"]
     assert (gain.extra_rows, gain.estimator.apart) == (1, 2)
     gains = [candidates[name] for name in ("token_gain_8", "shared_gain_4", "shared_gain_8")]

@@ -98,7 +98,9 @@ LOSSES: dict[str, Callable[[UNet], JointLoss]] = {
 class FixedStep(TrainingStep):
     """A step with given texts and boundaries, in equal micro-batches of the rows."""
 
-    def __init__(self, loss: Callable[[UNet], JointLoss], micro_batches: int = 1, rows: slice = slice(None), **options) -> None:
+    def __init__(
+        self, loss: Callable[[UNet], JointLoss], micro_batches: int = 1, rows: slice = slice(None), **options
+    ) -> None:
         actions = torch.rand(ROWS, STEPS, generator=torch.Generator().manual_seed(1)) < 0.3
         texts = [PROSE[i : i + STEPS + 1] for i in range(ROWS)][rows]
         size = len(texts) // micro_batches

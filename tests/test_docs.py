@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from rltok_docs import (  # noqa: E402 - needs the path
     api,
+    compare_page,
     docstrings,
     estimator_page,
     recipe_page,
@@ -147,6 +148,10 @@ def anchors(page: Path) -> set[str]:
 
 def test_the_table_of_recipes_is_fresh():
     assert recipe_page.PAGE.read_text() == recipe_page.page(), "run python docs/rltok_docs/recipe_page.py"
+
+
+def test_the_tables_of_systems_are_fresh():
+    assert compare_page.PAGE.read_text() == compare_page.page(), "run python docs/rltok_docs/compare_page.py"
 
 
 def test_the_tables_of_estimators_are_fresh():

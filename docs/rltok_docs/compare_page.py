@@ -1,0 +1,169 @@
+"""Two tables of docs/results/compare.md, from the committed results: all systems, and options of ``unscaled``.
+
+``python docs/rltok_docs/compare_page.py`` writes them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rltok_rl.experiments.reports.earlier_seeds import read_earlier
+from rltok_rl.experiments.reports.markdown import markdown, percent, with_error, with_table
+from rltok_rl.experiments.reports.paired import interval
+from rltok_rl.experiments.reports.seed_table import OFF, SeedTable
+from rltok_rl.experiments.reports.seeds_page import TABLE
+from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, off_target
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, RESULTS = ROOT / "docs/results/compare.md", ROOT / "experiments/results"
+SCRIPT = "docs/rltok_docs/compare_page.py"
+RATE = 0.2
+"""Boundaries per byte that systems are compared at."""
+SYSTEMS = {
+    "third-letter": "`third-letter`: SpaceByte's boundaries three bytes later",
+    "imitation": "`imitation`: `fast` that begins with `third-letter`",
+    "ours": "[`ours`](../recipes.md#why-ours)",
+    "unscaled": "[`unscaled`](../recipes.md#why-unscaled)",
+    "hnet": "H-Net, ratio weight 10",
+    "entropy-spike": "entropy spikes",
+    "bpe": "BPE, an oracle",
+    "fast": "`tuned` with `boundary_scale` 0.25 (`fast`)",
+    "spacebyte": "SpaceByte",
+    "tuned": "`tuned`",
+    "paper-0.9": "`paper` with gamma 0.9",
+    "uniform": "evenly spaced",
+    "tuned-0.99": "`tuned` with gamma 0.99",
+    "paper": "`paper`",
+    "released": "`released`",
+    "gumbel": "Gumbel-sigmoid",
+    "random": "random",
+    "siblings": "two rows per text (`siblings`)",
+    "local-flips": "local flips",
+}
+"""Systems of ``compare-main`` by name."""
+_FEW = "in a quarter of the rows until settled"
+_SECOND_ROWS = "counterfactuals.md#second-rows-that-run-forward-only"
+CHANGES = {
+    "unscaled": "`unscaled`: gamma 0.9, policy weight 0.1, rate weight 1, batch mean, eight lags",
+    "natural-gradient": "natural gradients",
+    "ours-no-norm": "`recipe=ours` without the norm",
+    "no-norm-lower": "`recipe=ours` without the norm, target 0.196",
+    "policy-0.3": "policy weight 0.3",
+    "policy-and-target": "policy weight 0.3, target 0.193",
+    "rate-0.3": "rate weight 0.3",
+    "ours": "[`recipe=ours`](../recipes.md#why-ours): natural gradients, gamma 0.95, the norm, a warm start",
+    "running-mean": "running mean",
+    "ours-0.197": "`recipe=ours` with a target of 0.197",
+    "leave-one-out": "leave-one-out",
+    "disarm": f"[DisARM](counterfactuals.md#disarm) with gamma 0.99 and a warm start of 250 kB, {_FEW}",
+    "gamma-0.95": "gamma 0.95",
+    "sibling-trial": f"[second rows]({_SECOND_ROWS}) that run forward only, {_FEW}",
+    "control-variate": "control variate",
+    "one-lag": "one lag",
+    "doubly-robust": f"[doubly robust flips]({_SECOND_ROWS}), as `budgeted_flips`",
+    "policy-and-pi": "policy weight 0.3, rate held by `pi`",
+    "gamma-0.8": "gamma 0.8",
+    "budgeted-flips": "`budgeted_flips`",
+    "gamma-0.7": "gamma 0.7",
+    "warm-99": "gamma 0.99 and a warm start of 250 kB",
+    "norm-95": "gamma 0.95 and the norm",
+    "norm": "with the norm",
+    "token-gain": f"`token_gain`, gamma 1, {_FEW}",
+    "z-score": "z-score",
+    "warm-start": "1.5 MB with random boundaries first (before revision 32b6ab12)",
+    "both-weights": "policy weight 0.3 and rate weight 3",
+    "gamma-0.99": "gamma 0.99",
+    "critic-1": "a critic (lambda 1) instead of the batch mean",
+    "critic": "a critic (lambda 0.95) instead of the batch mean",
+    "pooled-critic-1": "a critic that pools tokens (lambda 1) instead of the batch mean",
+    "pooled-critic": "a critic that pools tokens (lambda 0.95) instead of the batch mean",
+    "rate-3": "rate weight 3",
+    "policy-0.03": "policy weight 0.03",
+    "flips": "`local_flips` in every row, two per 16 bytes",
+}
+"""Variants of ``compare-grid`` by name."""
+
+
+def tables() -> dict[str, str]:
+    """Return both tables by name."""
+    return {
+        "systems": _systems(SeedTable(read_earlier(RESULTS / "compare-main" / TABLE))),
+        "changes": _changes(SeedTable(read_earlier(RESULTS / "compare-grid" / TABLE))),
+    }
+
+
+def page() -> str:
+    """Return the page with fresh tables."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in tables().items():
+        text = with_table(text, f"{SCRIPT}, {name}", table)
+    return text
+
+
+def _systems(table: SeedTable) -> str:
+    """Return the table of all systems, the best first."""
+    header = ("bits per byte, mean ± sd (each seed)", "minus evenly spaced, 95 % over seeds", "boundaries per byte")
+    more = ("spaces with a boundary, %", "trials", "CPU minutes")
+    body = []
+    for name, label in _ordered(table, SYSTEMS).items():
+        rows, losses = table.rows[table.rows["system"] == name], table.losses[name].dropna()
+        body.append(
+            [
+                label,
+                f"{with_error(losses.mean(), losses.std())} ({_listed(losses)})",
+                "-" if name == table.reference else interval(table.over_seeds(name, table.reference)),
+                _rates(table, rows),
+                ", ".join(f"{100 * share:.0f}" for share in rows["space_recall"]),
+                _trials(rows),
+                f"{rows['cpu_seconds'].mean() / 60:.1f}",
+            ]
+        )
+    return markdown(["system", *header, *more], body) + "\n"
+
+
+def _changes(table: SeedTable) -> str:
+    """Return the table of options that differ from those of ``unscaled``, the best first, after ``unscaled`` itself."""
+    header = ["changed", "bits per byte of each seed", "minus `unscaled`", "mean [95 %]", "boundaries per byte"]
+    losses = table.losses
+    body: list[list[str]] = []
+    for name, label in _ordered(table, CHANGES).items():
+        rows, each = table.rows[table.rows["system"] == name], (losses[name] - losses["unscaled"]).dropna()
+        is_reference = name == "unscaled"
+        cells = ["-", "-"]
+        if not is_reference:
+            cells = [_listed(each, "+"), interval(table.over_seeds(name, "unscaled"))]
+        line = [label, _listed(losses[name].dropna()), *cells, _rates(table, rows), _trials(rows)]
+        body.insert(0 if is_reference else len(body), line)
+    return markdown([*header, "trials"], body) + "\n"
+
+
+def _ordered(table: SeedTable, labels: dict[str, str]) -> dict[str, str]:
+    """Return the labels of all systems of a table by the mean of their losses."""
+    if unknown := set(table.systems) ^ set(labels):
+        raise ValueError(f"labels and systems must be the same, got {sorted(unknown)} in one alone")
+    reference = table.losses["unscaled"]
+    return dict(sorted(labels.items(), key=lambda item: (table.losses[item[0]] - reference).mean()))
+
+
+def _listed(values: Any, sign: str = "") -> str:
+    return ", ".join(f"{value:{sign}.3f}" for value in values)
+
+
+def _rates(table: SeedTable, rows: Any) -> str:
+    """Return the rate of each seed, marked if it is off the rate that all should have, whatever its own target is."""
+    if not table.has_target[rows.index].all():
+        return ", ".join(f"{rate:.3f}" for rate in rows["rate"]) + ", without a target"
+    off = off_target(rows["rate"].astype(float), RATE, COMPARED_TOLERANCE)
+    return ", ".join(f"{rate:.3f}{f' {OFF}' if far else ''}" for rate, far in zip(rows["rate"], off, strict=True))
+
+
+def _trials(rows: Any) -> str:
+    share = (rows["tried_flops"] / (rows["flops"] + rows["tried_flops"])).astype(float).mean()
+    return percent(share) if share else "0"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE, file=sys.stderr)

@@ -39,6 +39,7 @@ _STUDIES = __name__.rpartition(".")[0]
 _TWO_FLIPS = "+estimator.options.num_flips=2"
 _FEW = ("baseline=batch_mean", "+estimator.options.every=4", "+estimator.options.settled=0.1")
 """Trials in a quarter of the rows until the policy has settled, as those of ``budgeted_flips``."""
+_SCALED = (*_RETURN, f"estimator.name={_STUDIES}.scaled_return:ScaledReturn")
 _ONE_EPOCH = ("loss=ppo", "loss.policy_epochs=1")
 ESTIMATORS: dict[str, tuple[str, ...]] = {
     "discounted_return": _RETURN,
@@ -46,6 +47,8 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
         name: (*_RETURN, f"baseline={name}")
         for name in ("batch_mean", "leave_one_out", "group_mean", "running_mean", "z_score")
     },
+    "scaled_by_position": _SCALED,
+    "scaled_by_row": (*_SCALED, "+estimator.options.scale=row"),
     "natural_gradient": ("estimator=natural_gradient", "baseline=batch_mean"),
     "control_variate": ("estimator=control_variate",),
     "critic_advantage": ("estimator=critic_advantage", *_ONE_EPOCH),
@@ -61,7 +64,10 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
 }
 """Options of estimators by name. A baseline's name stands for the discounted return with that baseline. ``ppo`` (with
 a critic) and ``ppo_batch_mean`` make three policy epochs per batch, other critics make one."""
-NOT_DEFAULT = ("natural_gradient", "disarm", "sibling_trial", "pooled_critic", "doubly_robust")
+NOT_DEFAULT = (
+    *("natural_gradient", "disarm", "sibling_trial", "pooled_critic", "doubly_robust"),
+    *("scaled_by_position", "scaled_by_row"),
+)
 """Estimators that the table of all entries leaves out, so that they must be named."""
 RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "unscaled": 0.9, "ours": 0.95}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""

@@ -12,6 +12,7 @@ from rltok_rl.agents import BoundaryCritic, LearnedBoundaryActor, RolloutPolicy
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips
 from rltok_rl.experiments.studies.pooled_critic import PooledCriticAdvantage
+from rltok_rl.experiments.studies.scaled_return import ScaledReturn
 from rltok_rl.experiments.studies.shared_gain import SharedGain
 from rltok_rl.experiments.studies.sibling_trials import SiblingTrials
 
@@ -75,6 +76,8 @@ LOSSES: dict[str, Callable[[UNet], JointLoss]] = {
     "paper": lambda model: JointLoss.paper(target_rate=0.2, gamma=0.9),
     **{name: partial(named, name) for name in NAMES if "critic" not in name and "vtrace" not in name},
     **{name: partial(with_trials, name) for name in TRIALS},
+    "scaled by position": lambda model: judged(ScaledReturn(gamma=0.9)),
+    "scaled by row": lambda model: judged(ScaledReturn(gamma=0.9, scale="row")),
     "a critic": partial(
         with_critic, lambda model: CriticAdvantage(gamma=0.9, lmbda=0.9, value_network=BoundaryCritic(model.config))
     ),

@@ -60,6 +60,7 @@ CHANGES = {
     "disarm": f"[DisARM](counterfactuals.md#disarm) with gamma 0.99 and a warm start of 250 kB, {_FEW}",
     "gamma-0.95": "gamma 0.95",
     "sibling-trial": f"[second rows]({_SECOND_ROWS}) that run forward only, {_FEW}",
+    "sibling-blocks": f"[second rows in blocks]({_SECOND_ROWS}), {_FEW}",
     "control-variate": "control variate",
     "one-lag": "one lag",
     "doubly-robust": f"[doubly robust flips]({_SECOND_ROWS}), as `budgeted_flips`",

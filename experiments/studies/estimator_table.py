@@ -85,7 +85,13 @@ ESTIMATORS = (
     Estimator("two rows per text", "group_mean_2@0.9", "group_mean@0.9", losses=(2.304, 2.342, 2.302, 2.285, 2.313)),
     Estimator("four rows per text", "group_mean_4@0.9"),
     Estimator("second row", "sibling_trial@0.9", "sibling_trial@0.9", "sibling-trial", differing=_FEW_ROWS),
-    Estimator("second row, in blocks", "sibling_trial_blocks@0.9"),
+    Estimator(
+        "second row, in blocks",
+        "sibling_trial_blocks@0.9",
+        None,
+        "sibling-blocks",
+        differing=_FEW_ROWS,
+    ),
     Estimator("second row, antithetic", "sibling_trial_antithetic@0.9"),
     Estimator("second row, DisARM", "sibling_trial_disarm@0.9"),
     Estimator(
@@ -96,6 +102,13 @@ ESTIMATORS = (
         differing=f"warm start; {_FEW_ROWS}",
     ),
     Estimator("local flips", "local_flips@0.9", "local_flips@0.9", "flips", differing="2 flips per 16 bytes, not 3"),
+    Estimator(
+        "local flips in a quarter of the rows",
+        "budgeted_flips@0.9",
+        "budgeted_flips@0.9",
+        "budgeted-flips",
+        differing="until entropy is below 0.1 nats",
+    ),
     Estimator(
         "doubly robust flips",
         "doubly_robust@0.9",
@@ -120,7 +133,7 @@ class Row:
     limits: tuple[float, float] | None
     """95 % limits of ``score``, resampling seeds within each task and grade."""
     suite_trials: float | None
-    """Share of trials in the FLOPs of the suite; None if it was not recorded."""
+    """Share of trials in the FLOPs of the suite, over cells that have recorded it; None if none has."""
     loss: Difference | None
     """Bits per byte on books minus those of the reference, over seeds."""
     books_trials: float | None
@@ -145,15 +158,20 @@ def read_rows(results: Path) -> list[Row]:
             else:
                 scores = suite_scores.strata(scored, estimator.entry)
                 score, limits = suite_scores.pooled_iqm(scores), suite_scores.interval(scores)
-            shares = [1 - cell["flops"] / cell["total_flops"] for cell in cells if cell["entry"] == estimator.entry]
+            shares = [_trials(cell) for cell in cells if cell["entry"] == estimator.entry]
             if not shares:
                 raise ValueError(f"entry must have cells in {results / 'suite'}, got {estimator.entry!r}")
-            tried = sum(shares) / len(shares)
+            recorded = [share for share in shares if not math.isnan(share)]
+            tried = sum(recorded) / len(recorded) if recorded else None
         loss, trials, rate = _on_books(books, estimator)
         moments = {model: [moment[estimator.candidate] for moment in measured[model]] for model in MODELS}
-        suite_trials = None if tried is None or math.isnan(tried) else tried
-        rows.append(Row(estimator, moments, score, limits, suite_trials, loss, trials, rate))
+        rows.append(Row(estimator, moments, score, limits, tried, loss, trials, rate))
     return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0), row.loss.mean if row.loss else math.inf))
+
+
+def _trials(cell: dict[str, Any]) -> float:
+    """Return the share of trials in a cell's FLOPs; NaN if it was not recorded."""
+    return cell["trials"] if "trials" in cell else 1 - cell["flops"] / cell["total_flops"]
 
 
 def _moments(folder: Path) -> list[dict[str, dict[str, Any]]]:

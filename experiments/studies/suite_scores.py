@@ -37,7 +37,10 @@ def read_archive(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_other_entries(folder: Path) -> list[dict[str, Any]]:
-    """Return the cells of ``other-entries.csv``, which has no FLOPs (NaN), as :func:`score_cells` takes them."""
+    """Return the cells of ``other-entries.csv``, as :func:`score_cells` takes them.
+
+    It has no FLOPs (NaN), but ``trials``, their share in trials; NaN where it was not recorded.
+    """
     cells = pd.read_csv(folder / "other-entries.csv").to_dict("records")
     return [{**cell, "flops": math.nan, "total_flops": math.nan, "final": cell} for cell in cells]
 

@@ -141,7 +141,7 @@ def _changes(table: SeedTable) -> str:
 
 
 def _ordered(table: SeedTable, labels: dict[str, str]) -> dict[str, str]:
-    """Return the labels of all systems of a table by the mean of their losses."""
+    """Return the labels of all systems, ordered by their mean difference from ``unscaled`` over shared seeds."""
     if unknown := set(table.systems) ^ set(labels):
         raise ValueError(f"labels and systems must be the same, got {sorted(unknown)} in one alone")
     reference = table.losses["unscaled"]

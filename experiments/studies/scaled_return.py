@@ -26,7 +26,7 @@ class ScaledReturn(ReturnEstimator):
 
     Args:
         gamma: discount in [0, 1].
-        scale: what returns share their scale with.
+        scale: group of returns with one scale, those of a position or those of a row.
         **options: of :class:`~rltok_rl.objectives.estimators.ReturnEstimator`; it takes no baseline.
     """
 

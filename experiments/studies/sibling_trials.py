@@ -90,8 +90,9 @@ class SiblingTrials(Trials):
                 f"every must leave at least two rows with trials for coupling='antithetic', got {self.every} for "
                 f"{self.every} rows"
             )
-        returns = discounted_return(read(rollout, under_next(self.tensor_keys.reward)), self.gamma)
-        return leave_one_out(returns, process_group=self.process_group)
+        mask = self._real(rollout)
+        returns = discounted_return(read(rollout, under_next(self.tensor_keys.reward)), self.gamma, mask=mask)
+        return leave_one_out(returns, mask=mask, process_group=self.process_group)
 
     def _factor(self, rollout: TensorDictBase, boundaries: Tensor) -> Tensor:
         """Return (a_t - E[a_t | a'_t]) / (a_t - p_t) [B, T] for antithetic ``boundaries``."""

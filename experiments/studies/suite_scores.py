@@ -39,7 +39,7 @@ def read_archive(folder: Path) -> list[dict[str, Any]]:
 def read_other_entries(folder: Path) -> list[dict[str, Any]]:
     """Return the cells of ``other-entries.csv``, as :func:`score_cells` takes them.
 
-    It has no FLOPs (NaN), but ``trials``, their share in trials; NaN where it was not recorded.
+    It has no FLOPs (NaN), but ``trials``, the share of trials in them; NaN where it was not recorded.
     """
     cells = pd.read_csv(folder / "other-entries.csv").to_dict("records")
     return [{**cell, "flops": math.nan, "total_flops": math.nan, "final": cell} for cell in cells]

@@ -101,7 +101,8 @@ def past(make: Make) -> None:
     """Check that rewards before a decision do not change its advantage."""
     rollout, at = _rollout(), 3
     paid = rollout.clone()
-    paid["next", "reward"][1, :at] += 7.0
+    for key in (("next", "reward"), ("next", "final_log_prob")):
+        paid[key][1, :at] += 7.0
     plain, changed = (_judge(make, x)["advantage"][1, at:] for x in (rollout, paid))
     _require_close(plain, changed, f"rewards before decision {at} change its advantage, or later ones, of the same row")
 
@@ -112,7 +113,8 @@ def ends(make: Make) -> None:
     for key in ("done", "terminated"):
         rollout["next", key][:, at] = True
     paid = rollout.clone()
-    paid["next", "reward"][1, at + 1 :] += 7.0
+    for entry in (("next", "reward"), ("next", "final_log_prob")):
+        paid[entry][1, at + 1 :] += 7.0
     plain, changed = (_judge(make, x)["advantage"][1, : at + 1] for x in (rollout, paid))
     _require_close(plain, changed, f"rewards after an episode's end at {at} change advantages before it")
 
@@ -124,7 +126,8 @@ def mask(make: Make) -> None:
     real[1, 3:] = real[3, 2:] = False
     rollout["collector", "mask"] = real
     filled = rollout.clone()
-    filled["next", "reward"][~real] = float("nan")
+    for key in (("next", "reward"), ("next", "final_log_prob"), "logits", "encoder_state"):
+        filled[key][~real] = float("nan")
     filled["action"][~real] = 1 - filled["action"][~real]
     estimators = _warmed(make), _warmed(make)
     plain, changed = (f(x)["advantage"].squeeze(-1) for f, x in zip(estimators, (rollout, filled), strict=True))

@@ -12,7 +12,7 @@ from tensordict.utils import NestedKey
 from torch import Generator, Tensor
 
 from rltok_rl.functional.policy import boundary_entropy
-from rltok_rl.functional.reduction import masked_mean
+from rltok_rl.functional.reduction import masked_mean, zero_masked
 from rltok_rl.models.flops import decoding_flops
 from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
@@ -23,7 +23,7 @@ from rltok_rl.ranges import check_number
 from rltok_rl.sampling import sample_boundaries
 from rltok_rl.utils import check_count, joined
 
-_PADDING = "padding"
+_REAL = ("trials", "real")  # the mask of a rollout whose padding is left out
 
 
 class Trials(ReturnEstimator):
@@ -35,7 +35,7 @@ class Trials(ReturnEstimator):
     A settled policy learns little from either, so that returns, which cost nothing, take over; trials come back if its
     entropy rises. The batch before decides, because a choice by the batch itself would depend on its decisions. A
     subclass overrides ``_trial_advantages``. The rollout must have whole texts, each row from the first byte of its
-    text; masked steps count as forced ones that earn nothing.
+    text, with masked steps, if any, behind it.
 
     Args:
         model: the U-Net of the rollout.
@@ -119,8 +119,8 @@ class Trials(ReturnEstimator):
             self._entropy = self._mean_entropy(view)
             if not self.ran_trials:
                 return super()._advantages(returns, view)
+        _check_whole_texts(view)
         rollout = self._without_padding(view)
-        _check_whole_texts(rollout)
         if self.every == 1:
             return self._trial_advantages(rollout).to(returns.dtype)
         rows = self._drawn_rows(len(returns), returns.device)
@@ -128,17 +128,21 @@ class Trials(ReturnEstimator):
         return torch.zeros_like(returns).index_copy(0, rows, advantages)
 
     def _without_padding(self, view: View) -> TensorDictBase:
-        """Return a rollout whose masked steps are forced and earn nothing, in copies of what changes."""
+        """Return a rollout whose masked steps are forced, of no text, and known to ``_gained``; entries are copies."""
         if view.mask is None:
             return view.rollout
         rollout, padding = view.rollout.copy(), ~view.mask
-        position = torch.arange(padding.shape[-1], device=padding.device)
-        rollout["position"] = torch.where(padding, position, read(rollout, "position"))
         rollout["forced"] = read(rollout, "forced") | padding
-        for key in (under_next(self.tensor_keys.reward), under_next("final_log_prob")):
-            rollout[key] = read(rollout, key).masked_fill(padding, 0.0)
-        rollout[_PADDING] = padding
+        rollout["logits"] = read(rollout, "logits").masked_fill(padding, 0.0)
+        rollout["encoder_state"] = rollout["encoder_state"].masked_fill(padding.unsqueeze(-1), 0.0)
+        rollout[_REAL] = view.mask
         return rollout
+
+    @staticmethod
+    def _real(rollout: TensorDictBase) -> Tensor | None:
+        """Return the mask [B, T] of a rollout of :meth:`_without_padding`."""
+        mask: Tensor | None = rollout.get(_REAL, None)
+        return mask
 
     def _mean_entropy(self, view: View) -> Tensor:
         """Return the mean entropy of all processes' free decisions, so that all decide alike."""
@@ -209,8 +213,8 @@ class Trials(ReturnEstimator):
         drawn = drawn_boundaries(rollout).unsqueeze(1)
         extra_price = self.price * (drawn.to(log_probs.dtype) - boundaries.to(log_probs.dtype))
         gained = read(rollout, under_next("final_log_prob")).unsqueeze(1) - log_probs - extra_price
-        padding = rollout.get(_PADDING, None)
-        return gained if padding is None else gained.masked_fill(padding.unsqueeze(1), 0.0)
+        real = self._real(rollout)
+        return gained if real is None else zero_masked(gained, real.unsqueeze(1).expand_as(gained))
 
     def _run_pass(self, rollout: TensorDictBase, fixed: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Return boundaries and log-likelihoods [b, n, T] of some rows, from one forward pass."""
@@ -239,16 +243,25 @@ def below_one(uniforms: Tensor) -> Tensor:
     return uniforms.clamp(max=1 - torch.finfo(uniforms.dtype).eps)
 
 
-def _check_whole_texts(rollout: TensorDictBase) -> None:
-    if rollout.batch_dims != 2:
-        raise ValueError(f"the rollout must be [B, T], got {[*rollout.batch_size]}")
-    position = read(rollout, "position")
+def _check_whole_texts(view: View) -> None:
+    if view.rollout.batch_dims != 2 or view.time_dim % 2 != 1:
+        shape = [*view.rollout.batch_size]
+        raise ValueError(f"the rollout must be [B, T], got {shape} with time in dimension {view.time_dim}")
+    position, mask = view.read("position"), view.mask
     expected = torch.arange(position.shape[-1], device=position.device)
+    if mask is not None:
+        position = torch.where(mask, position, expected)
+        later = mask[:, 1:] & ~mask[:, :-1]
     if position.device.type != "cpu":  # reading it would stall the device
         torch._assert_async((position == expected).all())
+        if mask is not None:
+            torch._assert_async(~later.any())
     elif bool((position != expected).any()):
         row = int((position != expected).any(-1).nonzero()[0])
         raise ValueError(
             f"every row must be one text from its first byte on; the positions of row {row} are not 0, 1, 2, ... "
             f"(roll out with max_steps of at most num_steps, on texts that long)"
         )
+    elif mask is not None and bool(later.any()):
+        row = int(later.any(-1).nonzero()[0])
+        raise ValueError(f"masked steps must end a row, got real steps behind masked ones in row {row}")

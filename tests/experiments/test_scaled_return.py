@@ -47,6 +47,6 @@ def test_equal_returns_have_no_advantage_and_mistakes_are_refused():
         ScaledReturn(gamma=0.9, scale="text")
 
 
-def test_a_scale_by_position_breaks_no_law_but_that_of_the_exact_gradient():
+def test_scales_break_the_laws_that_they_depend_on():
     assert set(broken_laws(partial(ScaledReturn, scale="position"))) == {"exact"}
     assert set(broken_laws(partial(ScaledReturn, scale="row"))) == {"exact", "past", "ends"}

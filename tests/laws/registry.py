@@ -1,4 +1,7 @@
-"""Everything that has to obey the laws. Adding an estimator, a baseline or an objective is adding a line here."""
+"""Everything that has to obey the laws. Adding an estimator, a baseline or an objective is adding a line here.
+
+Estimators that run texts again are in ``tests/trial_cases.py``.
+"""
 
 from __future__ import annotations
 

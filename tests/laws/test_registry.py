@@ -17,8 +17,8 @@ PARTS = {"check_gamma", "check_rewards", "reverse_scan", "cut", "either", "clip_
 def test_every_estimator_and_function_is_held_to_the_laws():
     members = {name.split(",")[0] for name in (*RETURNS, *BASELINES, *OBJECTIVES)}
     estimators = {name.removeprefix("estimator ") for name in members if name.startswith("estimator ")}
-    # Trials measure advantages with a model: tests/diagnostics/test_report.py and tests/objectives/test_token_gain.py
-    # compare them with enumeration.
+    # Trials measure advantages with a model: test_trial_laws.py holds them to the laws, their own tests compare them
+    # with enumeration.
     assert estimators == {*ESTIMATORS, *BASELINE_NAMES} - {*TRIALS, "none"}
     public = set()
     for module in (returns, policy_gradient, baselines):

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
-from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips
+from rltok_rl.experiments import studies
 from rltok_rl.experiments.studies.pooled_critic import PooledCriticAdvantage
-from rltok_rl.experiments.studies.shared_gain import SharedGain
-from rltok_rl.experiments.studies.sibling_trials import SiblingTrials
 from torchrl.objectives.utils import get_value_estimator_entry
 
 from rltok_rl.diagnostics.laws import broken_laws, rollout_model
-from rltok_rl.objectives import BudgetedFlips, DisARM, LocalFlips, TokenGain, Trials
+from rltok_rl.objectives import TokenGain, Trials
 from rltok_rl.objectives.estimators import ReturnEstimator
 
 from ..each import each
 from ..named_estimators import TRIALS
 from ..objectives.conftest import make_model, make_rollout
+from ..trial_cases import OWN_TEXTS, TRIAL_CASES
 
-_FEW = {"every": 2, "settled": 0.01, "baseline": "batch_mean"}
-CASES: dict[str, tuple[type[ReturnEstimator], dict[str, Any]]] = {
-    "local flips": (LocalFlips, {"num_flips": 2, "span": 2}),
-    "budgeted flips": (BudgetedFlips, {"span": 2, "every": 2, "baseline": "batch_mean"}),
-    "token gains": (TokenGain, {}),
-    "token gains in some rows": (TokenGain, _FEW),
-    "DisARM": (DisARM, {}),
-    "DisARM in some rows": (DisARM, _FEW),
-    "second rows": (SiblingTrials, {}),
-    "second rows in blocks": (SiblingTrials, {"coupling": "blocks", "span": 2}),
-    "antithetic rows": (SiblingTrials, {"coupling": "antithetic"}),
-    "doubly robust flips": (DoublyRobustFlips, {"span": 2}),
-    "doubly robust flips in some rows": (DoublyRobustFlips, {"num_flips": 2, "span": 2, **_FEW}),
-    "shared gains": (SharedGain, {"num_passes": 2}),
-    "shared gains of two rows": (SharedGain, {"num_passes": 2, "group_size": 2}),
-    "a critic of tokens": (PooledCriticAdvantage, {}),
-}
 # The expected gradient is over random numbers, which are fixed here: tests of each estimator compare it with
-# enumeration. Antithetic rows also subtract the mean of returns, whose rows must be whole texts without an end inside.
-BROKEN = {"antithetic rows": {"exact", "ends"}}
+# enumeration. A text ends with its row, so that no law is needed for an end before.
+BROKEN = {"exact", "ends"}
 
 
 def with_equal_draws(kind: type[ReturnEstimator]) -> type[ReturnEstimator]:
@@ -53,35 +38,72 @@ def with_equal_draws(kind: type[ReturnEstimator]) -> type[ReturnEstimator]:
     return type(kind.__name__, (kind,), {"forward": forward})
 
 
-@each(name=CASES)
+@each(name=TRIAL_CASES)
 def test_trials_obey_the_laws(name):
-    kind, options = CASES[name]
-    assert set(broken_laws(partial(with_equal_draws(kind), rollout_model(), **options))) <= BROKEN.get(name, {"exact"})
+    kind, options = TRIAL_CASES[name]
+    assert set(broken_laws(partial(with_equal_draws(kind), rollout_model(), **options))) <= BROKEN
 
 
-@each(name=[name for name, (kind, _) in CASES.items() if issubclass(kind, Trials) and "of two rows" not in name])
+def test_a_critic_of_tokens_obeys_the_laws():
+    assert set(broken_laws(partial(PooledCriticAdvantage, rollout_model()))) == {"exact"}
+    assert broken_laws(partial(PooledCriticAdvantage, rollout_model(), lmbda=1.0)) == {}
+
+
+class PastCounts(TokenGain):
+    """A mistake: every decision gets what its whole row gains."""
+
+    def _trial_advantages(self, rollout):
+        gains = super()._trial_advantages(rollout)
+        return gains.sum(1, keepdim=True).expand_as(gains)
+
+
+def test_mistakes_of_trials_are_found():
+    assert "past" in broken_laws(partial(with_equal_draws(PastCounts), rollout_model(), apart=1))
+
+
+def padded_rollout(model):
+    """A rollout [4, 12] with a mask, whose rows have 12, 12, 9 and 0 real steps."""
+    rollout = make_rollout(model, num_rows=4, num_steps=12).detach()
+    rollout["collector", "mask"] = torch.arange(12).expand(4, 12) < torch.tensor([12, 12, 9, 0])[:, None]
+    return rollout
+
+
+@each(name=OWN_TEXTS)
 def test_rows_may_be_padded_with_zeros(name):
     """As ``split_trajectories`` pads: positions are 0, too."""
-    kind, options = CASES[name]
+    kind, options = TRIAL_CASES[name]
     model = make_model()
-    rollout = make_rollout(model, num_rows=4, num_steps=12).detach()
-    real = torch.arange(12).expand(4, 12) < torch.tensor([12, 12, 9, 9])[:, None]
-    rollout["collector", "mask"] = real
+    rollout = padded_rollout(model)
+    real = rollout["collector", "mask"]
     padded = rollout.apply(lambda entry: entry * real.view(4, 12, *[1] * (entry.dim() - 2)).to(entry.dtype))
     seen = []
-    for given in (rollout, padded):
+    for rows in (rollout, padded):
         trials = with_equal_draws(kind)(model, gamma=0.9, **options)
-        seen.append(trials(given.copy())["advantage"].squeeze(-1))
+        seen.append(trials(rows.copy())["advantage"].squeeze(-1))
     torch.testing.assert_close(*seen)
     assert not seen[1][~real].any() and seen[1][real].any()
 
 
+def test_padding_in_other_places_is_refused():
+    model = make_model()
+    rollout, trials = padded_rollout(model), TokenGain(model, gamma=0.9)
+    rollout["collector", "mask"][1, 4:6] = False
+    with pytest.raises(ValueError, match="got real steps behind masked ones in row 1"):
+        trials(rollout.copy())
+    first = padded_rollout(model).transpose(0, 1).contiguous()
+    first.names = ["time", None]
+    with pytest.raises(ValueError, match=r"must be \[B, T\], got \[12, 4\] with time in dimension 0"):
+        trials(first)
+
+
 def test_no_trials_escape():
     """All that are registered, and all subclasses that studies define."""
-    held = {kind for kind, _ in CASES.values()}
+    for module in pkgutil.iter_modules(studies.__path__):
+        importlib.import_module(f"{studies.__name__}.{module.name}")
+    held = {kind for kind, _ in TRIAL_CASES.values()}
     assert {get_value_estimator_entry(name).cls for name in TRIALS} <= held
     known, new = set(), {Trials}
     while new:
         known |= new
         new = {kind for parent in new for kind in parent.__subclasses__()}
-    assert {kind for kind in known if "studies" in kind.__module__} <= held
+    assert {kind for kind in known if kind.__module__.startswith(studies.__name__)} <= held

@@ -10,45 +10,27 @@ import pytest
 import torch
 from rltok_rl.agents import BoundaryCritic, LearnedBoundaryActor, RolloutPolicy
 from rltok_rl.envs import ByteBoundaryEnv
-from rltok_rl.experiments.studies.doubly_robust import DoublyRobustFlips
 from rltok_rl.experiments.studies.pooled_critic import PooledCriticAdvantage
 from rltok_rl.experiments.studies.scaled_return import ScaledReturn
-from rltok_rl.experiments.studies.shared_gain import SharedGain
-from rltok_rl.experiments.studies.sibling_trials import SiblingTrials
 
 from rltok_rl.models import UNet
 from rltok_rl.objectives import (
     BoundaryClipPPOLoss,
     BoundaryReinforceLoss,
-    BudgetedFlips,
     CriticAdvantage,
-    DisARM,
     EntropyBonus,
     JointLoss,
     LanguageModelLoss,
     LocalFlips,
     RateLoss,
-    TokenGain,
 )
 from rltok_rl.training import TrainingStep
 
 from ..each import each
 from ..named_estimators import NAMES, named_estimator, needed_options
 from ..states import seeded
+from ..trial_cases import OWN_TEXTS, TRIAL_CASES
 from .processes import PROSE, ROWS, STEPS, make
-
-FEW = {"every": 2, "settled": 0.01, "baseline": "batch_mean"}
-TRIALS: dict[str, Callable[..., Any]] = {
-    "local flips": partial(LocalFlips, num_flips=2, span=7),
-    "flips in some rows": partial(BudgetedFlips, every=2, span=7, baseline="batch_mean"),
-    "token gains": TokenGain,
-    "DisARM in some rows": partial(DisARM, **FEW),
-    "second rows": SiblingTrials,
-    "second rows in blocks": partial(SiblingTrials, coupling="blocks", span=4),
-    "antithetic rows": partial(SiblingTrials, coupling="antithetic"),
-    "doubly robust flips": partial(DoublyRobustFlips, num_flips=2, span=7, **FEW),
-    "shared gains": partial(SharedGain, num_passes=2),
-}
 
 
 def judged(estimator: Any) -> JointLoss:
@@ -60,7 +42,8 @@ def named(name: str, model: UNet) -> JointLoss:
 
 
 def with_trials(name: str, model: UNet) -> JointLoss:
-    return judged(TRIALS[name](model, gamma=0.9, generator=seeded(1)))
+    kind, options = TRIAL_CASES[name]
+    return judged(kind(model, gamma=0.9, generator=seeded(1), **options))
 
 
 def with_critic(make_estimator: Callable[..., CriticAdvantage], model: UNet) -> JointLoss:
@@ -75,7 +58,7 @@ def with_critic(make_estimator: Callable[..., CriticAdvantage], model: UNet) -> 
 LOSSES: dict[str, Callable[[UNet], JointLoss]] = {
     "paper": lambda model: JointLoss.paper(target_rate=0.2, gamma=0.9),
     **{name: partial(named, name) for name in NAMES if "critic" not in name and "vtrace" not in name},
-    **{name: partial(with_trials, name) for name in TRIALS},
+    **{name: partial(with_trials, name) for name in OWN_TEXTS},
     "scaled by position": lambda model: judged(ScaledReturn(gamma=0.9)),
     "scaled by row": lambda model: judged(ScaledReturn(gamma=0.9, scale="row")),
     "a critic": partial(

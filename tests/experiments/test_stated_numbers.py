@@ -38,9 +38,10 @@ MIXED = ("bpe", "entropy-spike", "unscaled", "ours", "spacebyte", "hnet")
 NO_NORM = ("ours-no-norm", "no-norm-lower")
 """Ours without the norm, with targets of 0.2 and 0.196."""
 POOLED = ("pooled-critic", "pooled-critic-1")
+SCALED = ("scaled-by-position", "scaled-by-row")
 GRID = (
     *("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99"),
-    *("natural-gradient", "policy-0.3", *POOLED),
+    *("natural-gradient", "policy-0.3", *POOLED, "warm-90", *SCALED),
 )
 CODE = ("bpe", "hnet", "ours", "ours-0.19", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe", "tuned-0.99")
@@ -187,8 +188,9 @@ DIFFERENCES = [
     ("grid ours-0.197", "grid unscaled", COMPARE),
     *(
         (f"grid {name}", "grid unscaled", COMPARE)
-        for name in ("disarm", "warm-99", "critic", "critic-1", *POOLED, "running-mean")
+        for name in ("disarm", "warm-99", "critic", "critic-1", *POOLED, "running-mean", *SCALED)
     ),
+    ("grid unscaled", "grid warm-90", COMPARE),
     *((name, "grid disarm", COUNTERFACTUALS) for name in ("main uniform", "grid gamma-0.99", "grid unscaled")),
     ("grid disarm", "grid ours", COUNTERFACTUALS),
     ("grid warm-99", "grid disarm", COUNTERFACTUALS),

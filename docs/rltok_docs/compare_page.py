@@ -60,6 +60,7 @@ CHANGES = {
     "disarm": f"[DisARM](counterfactuals.md#disarm) with gamma 0.99 and a warm start of 250 kB, {_FEW}",
     "gamma-0.95": "gamma 0.95",
     "sibling-trial": f"[second rows]({_SECOND_ROWS}) that run forward only, {_FEW}",
+    "natural-warm-90": "natural gradients after a warm start of 250 kB, target 0.196",
     "warm-90": "a warm start of 250 kB",
     "scaled-by-position": "returns over their standard deviation at each position",
     "scaled-by-row": "returns over their standard deviation in each row",

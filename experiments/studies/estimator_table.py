@@ -88,7 +88,7 @@ ESTIMATORS = (
     Estimator(
         "second row, in blocks",
         "sibling_trial_blocks@0.9",
-        None,
+        "sibling_trial@0.9, blocks",
         "sibling-blocks",
         differing=_FEW_ROWS,
     ),

@@ -41,7 +41,7 @@ POOLED = ("pooled-critic", "pooled-critic-1")
 SCALED = ("scaled-by-position", "scaled-by-row")
 GRID = (
     *("ours", "ours-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99"),
-    *("natural-gradient", "policy-0.3", *POOLED, "warm-90", *SCALED),
+    *("natural-gradient", "policy-0.3", *POOLED, "warm-90", *SCALED, "sibling-blocks", "natural-warm-90"),
 )
 CODE = ("bpe", "hnet", "ours", "ours-0.19", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("fast", "gumbel", "bpe", "tuned-0.99")
@@ -190,7 +190,9 @@ DIFFERENCES = [
         (f"grid {name}", "grid unscaled", COMPARE)
         for name in ("disarm", "warm-99", "critic", "critic-1", *POOLED, "running-mean", *SCALED)
     ),
-    ("grid unscaled", "grid warm-90", COMPARE),
+    *(("grid sibling-blocks", "grid unscaled", page) for page in (COMPARE, COUNTERFACTUALS)),
+    *(("grid unscaled", f"grid {name}", COMPARE) for name in ("warm-90", "natural-warm-90")),
+    ("grid warm-90", "grid natural-warm-90", COMPARE),
     *((name, "grid disarm", COUNTERFACTUALS) for name in ("main uniform", "grid gamma-0.99", "grid unscaled")),
     ("grid disarm", "grid ours", COUNTERFACTUALS),
     ("grid warm-99", "grid disarm", COUNTERFACTUALS),
@@ -527,9 +529,15 @@ def test_scores_of_ours_without_the_norm_in_the_suite():
         assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['ours', task]:.2f})" in page
 
 
-@pytest.mark.parametrize("estimator", ["sibling_trial", "doubly_robust"])
-def test_scores_of_second_rows_and_predicted_flips_in_the_suite(estimator):
-    entry = f"{estimator}@0.9"
+@pytest.mark.parametrize(
+    ("entry", "label"),
+    [
+        ("sibling_trial@0.9", "`sibling_trial`: "),
+        ("sibling_trial@0.9, blocks", "`sibling_trial` with `coupling=blocks`"),
+        ("doubly_robust@0.9", "`doubly_robust`: "),
+    ],
+)
+def test_scores_of_second_rows_and_predicted_flips_in_the_suite(entry, label):
     rows = score_cells([*first_seeds(), *cells_of(entry)])
     table = table_of_seeds(rows, entry)
     assert table.shape == (20, 5) and table.notna().all(axis=None)
@@ -537,7 +545,7 @@ def test_scores_of_second_rows_and_predicted_flips_in_the_suite(estimator):
     gaps = [paired_difference(rows, entry, other, SEED_PAIRS) for other in ("batch_mean@0.9", "ours")]
     texts = [f"{scores.mean():.3f}", f"{interquartile_mean(scores):.3f}"]
     texts += [f"{gap.mean:.3f} ± {gap.half_width:.3f}" for gap in gaps]
-    lines = [line for line in COUNTERFACTUALS.read_text().splitlines() if line.startswith(f"  | `{estimator}`: ")]
+    lines = [line for line in COUNTERFACTUALS.read_text().splitlines() if line.startswith(f"  | {label}")]
     assert len(lines) == 1 and lines[0].endswith(f" | {' | '.join(texts)} |")
 
 

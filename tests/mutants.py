@@ -1939,8 +1939,8 @@ _EIGHTH = {  # chosen with the tests of the file at hand
         ("gain-flops-of-all-rows", "num_second=num_second) / self.every", "num_second=num_second)"),
         (
             "trials-of-other-rows",
-            "self._trial_advantages(view.rollout[rows])",
-            "self._trial_advantages(view.rollout[rows * 0])",
+            "self._trial_advantages(rollout[rows])",
+            "self._trial_advantages(rollout[rows * 0])",
         ),
         ("trials-without-weight", "self.every * self._trial_advantages(", "1 * self._trial_advantages("),
         ("trials-never-settle", "self.ran_trials = self.entropy >= self.settled", "self.ran_trials = True"),

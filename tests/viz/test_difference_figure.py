@@ -22,7 +22,7 @@ SYSTEMS = [
 
 
 def test_the_best_is_on_top_and_colours_say_what_differs(tmp_path, monkeypatch):
-    figures = []
+    figures, before = [], plt.get_fignums()
 
     def save(figure: Any, path: Path) -> Path:
         figures.append(figure)
@@ -41,7 +41,7 @@ def test_the_best_is_on_top_and_colours_say_what_differs(tmp_path, monkeypatch):
     ends = [end for line in intervals for end in line.get_xdata()]
     assert ends[:4] == pytest.approx([0.035, 0.055, -0.195, 0.205])
     assert axes.get_title(loc="left") == "bits per byte minus uniform: lower is better"
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == before
 
 
 def test_no_system_is_refused(tmp_path):

@@ -121,7 +121,7 @@ def _systems(table: SeedTable) -> str:
                 "-" if name == table.reference else interval(table.over_seeds(name, table.reference)),
                 _rates(table, rows),
                 ", ".join(f"{100 * share:.0f}" for share in rows["space_recall"]),
-                _trials(rows),
+                _trials(table, name),
                 f"{rows['cpu_seconds'].mean() / 60:.1f}",
             ]
         )
@@ -139,7 +139,7 @@ def _changes(table: SeedTable) -> str:
         cells = ["-", "-"]
         if not is_reference:
             cells = [_listed(each, "+"), interval(table.over_seeds(name, "unscaled"))]
-        line = [label, _listed(losses[name].dropna()), *cells, _rates(table, rows), _trials(rows)]
+        line = [label, _listed(losses[name].dropna()), *cells, _rates(table, rows), _trials(table, name)]
         body.insert(0 if is_reference else len(body), line)
     return markdown([*header, "trials"], body) + "\n"
 
@@ -164,8 +164,8 @@ def _rates(table: SeedTable, rows: Any) -> str:
     return ", ".join(f"{rate:.3f}{f' {OFF}' if far else ''}" for rate, far in zip(rows["rate"], off, strict=True))
 
 
-def _trials(rows: Any) -> str:
-    share = (rows["tried_flops"] / (rows["flops"] + rows["tried_flops"])).astype(float).mean()
+def _trials(table: SeedTable, system: str) -> str:
+    share = table.trials(system)
     return percent(share) if share else "0"
 
 

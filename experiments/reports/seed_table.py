@@ -69,6 +69,11 @@ class SeedTable:
         """Paired difference over seeds."""
         return paired_over_seeds(self.losses[system].dropna(), self.losses[other].dropna())
 
+    def trials(self, system: str) -> float:
+        """Return the mean share of trials in the FLOPs of a system's runs."""
+        runs = self.rows[self.rows["system"] == system]
+        return float((runs["tried_flops"] / (runs["flops"] + runs["tried_flops"])).astype(float).mean())
+
     def over_documents(self, system: str, other: str) -> Difference | None:
         """Paired difference over documents or groups, whose nats are averaged over shared seeds."""
         seeds = self.losses[[system, other]].dropna().index

@@ -188,8 +188,8 @@ def _on_books(books: SeedTable, estimator: Estimator) -> tuple[Difference | None
     if estimator.system is None:
         return None, None, None
     runs = books.rows[books.rows["system"] == estimator.system]
-    tried = (runs["tried_flops"] / (runs["flops"] + runs["tried_flops"])).astype(float).mean()
-    return books.over_seeds(estimator.system, REFERENCE), float(tried), float(runs["rate"].astype(float).mean())
+    rate = float(runs["rate"].astype(float).mean())
+    return books.over_seeds(estimator.system, REFERENCE), books.trials(estimator.system), rate
 
 
 def learning_table(rows: Sequence[Row]) -> str:

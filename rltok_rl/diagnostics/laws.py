@@ -28,6 +28,7 @@ TEXT = "to be,"
 NUM_STEPS = len(TEXT) - 1
 """T, decisions of a row, for estimators with ``num_steps``."""
 _GAMMA = 0.9
+_REWARDS = (("next", "reward"), ("next", "final_log_prob"))  # returns read the first, trials the second
 _SEEN = (1.0, 2.0, 0.5)  # scales of the rewards of earlier batches
 
 
@@ -101,7 +102,7 @@ def past(make: Make) -> None:
     """Check that rewards before a decision do not change its advantage."""
     rollout, at = _rollout(), 3
     paid = rollout.clone()
-    for key in (("next", "reward"), ("next", "final_log_prob")):
+    for key in _REWARDS:
         paid[key][1, :at] += 7.0
     plain, changed = (_judge(make, x)["advantage"][1, at:] for x in (rollout, paid))
     _require_close(plain, changed, f"rewards before decision {at} change its advantage, or later ones, of the same row")
@@ -113,8 +114,8 @@ def ends(make: Make) -> None:
     for key in ("done", "terminated"):
         rollout["next", key][:, at] = True
     paid = rollout.clone()
-    for entry in (("next", "reward"), ("next", "final_log_prob")):
-        paid[entry][1, at + 1 :] += 7.0
+    for reward in _REWARDS:
+        paid[reward][1, at + 1 :] += 7.0
     plain, changed = (_judge(make, x)["advantage"][1, : at + 1] for x in (rollout, paid))
     _require_close(plain, changed, f"rewards after an episode's end at {at} change advantages before it")
 
@@ -126,7 +127,7 @@ def mask(make: Make) -> None:
     real[1, 3:] = real[3, 2:] = False
     rollout["collector", "mask"] = real
     filled = rollout.clone()
-    for key in (("next", "reward"), ("next", "final_log_prob"), "logits", "encoder_state"):
+    for key in (*_REWARDS, "logits", "encoder_state"):
         filled[key][~real] = float("nan")
     filled["action"][~real] = 1 - filled["action"][~real]
     estimators = _warmed(make), _warmed(make)

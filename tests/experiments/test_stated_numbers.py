@@ -75,7 +75,6 @@ SYSTEMS = {
         name: (("compare-ablations", name),)
         for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag", "no-rate-loss")
     },
-    "gamma 0.99, weight 0.01": (("compare-recipes", "gamma-0.99-weight-0.01"),),
     **{f"fresh {name}": (("compare-fresh", name),) for name in ("tuned", *TEN, *NO_NORM, *PAPER, "warm-99")},
     **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in TEN},
     **{f"ten {name}": (("compare-grid", name), ("compare-fresh", name)) for name in (*NO_NORM, "warm-99")},
@@ -101,9 +100,8 @@ MEANS = [
     *((f"main {name}", COMPARE) for name in OTHERS),
     *((f"main {name}", CLAIMS) for name in ("unscaled", "fast", "hnet", "gumbel")),
     *((f"fresh {name}", PLACES) for name in ("ours", "unscaled", "tuned", "spacebyte", "uniform", "warm-99", *PAPER)),
-    ("gamma 0.99, weight 0.01", README),
     ("paper", COMPARE),
-    *(("paper-0.9", page) for page in (README, COMPARE, CLAIMS)),
+    *(("paper-0.9", page) for page in (COMPARE, CLAIMS)),
     ("released", COMPARE),
     *((f"code {name}", OTHER_TEXTS) for name in (*CODE, "uniform")),
     *((f"code {name}", CLAIMS) for name in ("unscaled", "uniform")),
@@ -111,7 +109,7 @@ MEANS = [
 DIFFERENCES = [
     *((f"code {name}", "code uniform", OTHER_TEXTS) for name in CODE),
     *((f"code {name}", "code uniform", CLAIMS) for name in ("ours", "unscaled")),
-    *(("code uniform", "code hnet", page) for page in (README, CLAIMS)),
+    ("code uniform", "code hnet", CLAIMS),
     ("code uniform", "code ours-0.19", README),
     ("code ours-0.19", "code uniform", CLAIMS),
     *((f"code {name}", "code ours-0.19", OTHER_TEXTS) for name in ("ours", "unscaled")),
@@ -120,10 +118,8 @@ DIFFERENCES = [
     *((f"main {name}", "main hnet", CLAIMS) for name in PAPER),
     ("paper-0.9", "main hnet", CLAIMS),
     ("main gumbel", "main uniform", CLAIMS),
-    ("grid warm-99", "grid ours-0.197", README),
-    *(("code uniform", f"code {name}", README) for name in ("ours", "unscaled")),
-    *(("mixture uniform", f"mixture {name}", README) for name in ("ours", "unscaled")),
-    ("no-spaces uniform", "no-spaces ours", README),
+    ("grid warm-99", "grid ours-0.197", RECIPES),
+    ("mixture uniform", "mixture ours", README),
     ("tuned", "uniform", COMPARE),
     ("tuned", "spacebyte", COMPARE),
     *((f"main {name}", "main uniform", page) for name in (*MAIN[:-1], *PAPER) for page in (README, COMPARE)),
@@ -149,7 +145,7 @@ DIFFERENCES = [
     *(("ten uniform", "ten unscaled", page) for page in (CLAIMS, PLACES)),
     *(("all spacebyte", "all unscaled", page) for page in (README, CLAIMS, PLACES)),
     ("fast", "fresh-scale unscaled", PLACES),
-    *(("fresh-scale unscaled", "equal ours", page) for page in (README, RECIPES, COMPARE, CLAIMS)),
+    *(("fresh-scale unscaled", "equal ours", page) for page in (RECIPES, COMPARE, CLAIMS)),
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
     ("fast spacebyte", "fast", PLACES),
     *(
@@ -179,11 +175,12 @@ DIFFERENCES = [
     ("grid policy-0.3", "grid natural-gradient", COUNTERFACTUALS),
     ("grid unscaled", "grid natural-gradient", COMPARE),
     ("main ours", "main third-letter", README),
-    ("paper-0.9", "main unscaled", README),
-    ("paper-0.9", "grid ours-0.197", README),
+    ("paper-0.9", "main unscaled", RECIPES),
+    ("paper-0.9", "grid ours-0.197", RECIPES),
     ("main uniform", "grid unscaled", ESTIMATORS),
     *((f"grid {name}", "grid ours", COMPARE) for name in ("unscaled", "gamma-0.99")),
-    *((f"main {name}", "grid ours-0.197", page) for name in ("uniform", "tuned") for page in (README, COMPARE)),
+    ("main uniform", "grid ours-0.197", README),
+    *((f"main {name}", "grid ours-0.197", COMPARE) for name in ("uniform", "tuned")),
     *((f"main {name}", "grid ours-0.197", COMPARE) for name in PAPER),
     ("grid ours-0.197", "grid unscaled", COMPARE),
     *(
@@ -286,7 +283,7 @@ def test_what_ours_without_the_norm_is_ahead_of_at_equal_rates():
         gap = paired_over_seeds(unscaled.to_dict(), ours.to_dict())
         assert gap.pairs == 25 - first and f"| {first} to 24 | {plain(interval(gap))} |" in page
         if first == 10:
-            assert all(plain(interval(gap)) in plain(path.read_text()) for path in (README, RECIPES, COMPARE, CLAIMS))
+            assert all(plain(interval(gap)) in plain(path.read_text()) for path in (RECIPES, COMPARE, CLAIMS))
     means = [
         seed_table("compare-fresh-scale").rows.query("system == @name and seed > 9").rate.mean()
         for name in ("middle", "unscaled")
@@ -353,7 +350,8 @@ def test_scores_of_the_suite():
         ]
         means = f"{scores['mean']:.3f} | {min(scores['seeds']):.2f}, {max(scores['seeds']):.2f} |"
         assert f"| `{entry}` | {' | '.join(texts)} | {means}" in page, entry
-        assert texts[2] in README.read_text(), entry
+        if entry in ("ours", "batch_mean@0.99", "unscaled"):
+            assert texts[2] in README.read_text(), entry
     cells = pd.DataFrame(**content["cells"]).query("seed < 5")
     means = cells.groupby(["task", "entry"]).score.mean()
     for task, entry in SUITE_SCORES:

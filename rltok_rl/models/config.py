@@ -62,6 +62,9 @@ class UNetConfig:
     """Condition bytes and policy on a target rate, which may differ between rows."""
     boundary_scale: float = option(1 / 16, "(0, 1e4]")
     """Factor on the raw boundary logit.  # Eq. 22, D = 16"""
+    boundary_init: float = option(1.0, "[0, 1e4]")
+    """Factor on the initial weights of the boundary head; a small one makes a fresh policy draw ``target_rate``
+    everywhere, as a small ``boundary_scale`` does."""
     boundary_cap: float | None = option(6.0, "[1e-3, 1e6]")
     """Soft cap of the boundary logit in training; None disables it.  # Eq. 23; 6 is the released value"""
     boundary_bias: bool = False

@@ -123,6 +123,7 @@ class UNet(Pretrained, nn.Module):
         if self.ngrams is not None:
             for table in self.ngrams.parameters():
                 nn.init.normal_(table, std=self.config.width**-0.5)
+        self.boundary_head.projection.weight *= self.config.boundary_init
         nn.init.normal_(self.final_head.projection.weight, std=0.02)  # first predictions close to uniform
         self.early_head.load_state_dict(self.final_head.state_dict())
 

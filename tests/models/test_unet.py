@@ -248,3 +248,21 @@ def test_gpu_equals_cpu(build, text):
     on_gpu = outputs(model.cuda(), byte_ids.cuda(), boundaries.cuda())
     for name, values in on_cpu.items():
         torch.testing.assert_close(on_gpu[name].cpu(), values, rtol=1e-4, atol=1e-4)
+
+
+def test_small_initial_weights_of_the_boundary_head_leave_a_fresh_policy_undecided():
+    """Like a small scale: the same logits, and the same weights everywhere else."""
+    torch.manual_seed(0)
+    byte_ids, models = torch.randint(256, (2, 20)), []
+    for options in (
+        {"boundary_scale": 1 / 16},
+        {"boundary_scale": 1.0, "boundary_init": 1 / 16},
+        {"boundary_init": 0.0},
+    ):
+        torch.manual_seed(1)
+        models.append(UNet(preset("tiny", target_rate=0.3, **options)))
+    scaled, small, none = ([model.boundary_terms(model.encode(byte_ids))] for model in models)
+    torch.testing.assert_close(scaled, small)
+    assert torch.equal(none[0].base.sigmoid(), torch.full((2, 20), 0.3)) and not none[0].lags.any()
+    for name, weight in models[0].state_dict().items():
+        assert name.startswith("boundary_head") or torch.equal(weight, models[1].state_dict()[name])

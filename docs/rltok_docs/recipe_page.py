@@ -13,7 +13,7 @@ from rltok_rl.experiments.reports.markdown import with_table
 from rltok_rl.experiments.run_config import GROUPS
 
 PAGE = Path(__file__).resolve().parent.parent / "recipes.md"
-COLUMNS = ("paper", "released", "tuned", "unscaled", "ours")
+COLUMNS = ("paper", "released", "tuned", "unscaled", "normed", "ours")
 
 
 def table() -> str:

@@ -46,6 +46,7 @@ BY_RECIPE: dict[str, dict[str, Any]] = {
     "learned-released-0.9": {"recipe": "released", "estimator": {"gamma": 0.9}},
     "learned-tuned": {"recipe": "tuned"},
     "learned-unscaled": {"recipe": "unscaled"},
+    "learned-normed": {"recipe": "normed"},
     "learned-ours": {"recipe": "ours"},
 }
 """Variants that every comparison has: policies of recipes. The paper has gamma 0.99, but three of four stored versions

@@ -69,7 +69,7 @@ NOT_DEFAULT = (
     *("scaled_by_position", "scaled_by_row"),
 )
 """Estimators that the table of all entries leaves out, so that they must be named."""
-RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "unscaled": 0.9, "ours": 0.95}
+RECIPES = {"paper": 0.99, "released": 0.99, "tuned": 0.9, "unscaled": 0.9, "normed": 0.95, "ours": 0.9}
 """Entries with the policy of a recipe, and their discounts; texts, sizes and optimizer are those of the base."""
 FIXED: dict[str, tuple[str, ...]] = {
     ORACLE: (f"segmenter.name={__name__}:Oracle",),
@@ -77,7 +77,7 @@ FIXED: dict[str, tuple[str, ...]] = {
     "random": ("actor=random",),
     "entropy-spike": ("segmenter=entropy-spike",),
     "entropy-threshold": ("segmenter=entropy-threshold",),
-    **dict.fromkeys(("paper", "paper@0.9", "released", "released@0.9", "tuned", "unscaled", "ours"), ()),
+    **dict.fromkeys(("paper", "paper@0.9", "released", "released@0.9", "tuned", "unscaled", "normed", "ours"), ()),
 }
 """Options of the entries that have no estimator to choose."""
 GAMMA = 0.9

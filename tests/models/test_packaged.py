@@ -21,7 +21,7 @@ TEXT = (
 def test_it_is_small_and_has_learned_english():
     assert (PACKAGED["pocket"] / "model.safetensors").stat().st_size <= 12_000_000
     model = UNet.from_pretrained("pocket")
-    assert model.config == preset("pocket", boundary_scale=1.0)  # as recipe=ours
+    assert model.config == preset("pocket", boundary_scale=1.0)  # as recipe=normed
     metrics = summarise(read_text(model, TEXT, context=512, generator=seeded(0)))
     assert metrics["corpus_bits_per_byte"] < 2.0  # 8 without training; about 4.5 for the frequencies of letters
     assert metrics["corpus_bits_per_byte"] < metrics["early_corpus_bits_per_byte"] - 0.2  # tokens are worth something

@@ -97,7 +97,8 @@ class ByteBoundaryVectorEnv(VectorEnv):
             over = np.zeros(self.num_envs, dtype=bool)
             return self._observation(after), reward, over, over.copy(), self._info(after)
         if waiting.any():
-            self._restart(waiting, text="  ")  # all rows step together: a placeholder for this step
+            with self.env.kept_random_state():  # of rates, which the next texts draw
+                self._restart(waiting, text="  ")  # all rows step together: a placeholder for this step
         after, reward, terminated, truncated = self._decide(actions)
         if waiting.any():
             after = self._restart(waiting)

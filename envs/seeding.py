@@ -85,6 +85,15 @@ class SeededEnv(EnvBase):
         self._restore_texts(state)
         self.forget()
 
+    @contextmanager
+    def kept_random_state(self) -> Iterator[None]:
+        """Restore the generator of texts after a block that starts given ones."""
+        state = self._rng.get_state()
+        try:
+            yield
+        finally:
+            self._rng.set_state(state)
+
     def forget(self) -> None:
         """Drop all texts; call ``reset`` next."""
         raise NotImplementedError

@@ -14,8 +14,9 @@ from gymnasium.wrappers.vector import FlattenObservation, NormalizeObservation, 
 from rltok_rl.envs import ByteBoundaryVectorEnv
 
 import rltok_rl  # noqa: F401 - registers the ids
+from rltok_rl.models import preset
 
-from ..each import refused
+from ..each import each, refused
 from ..forked import CONTEXT
 
 ID = "rltok_rl/ByteBoundary-v0"
@@ -139,11 +140,12 @@ def test_same_seed_reads_the_same_texts_in_all_modes():
         np.testing.assert_array_equal(begun[0], other)
 
 
-def test_a_row_that_waits_takes_no_text_from_the_others():
+@each(options=[{}, {"model": preset("tiny", rate_embedding=True), "target_rates": (0.1, 0.3)}])
+def test_a_row_that_waits_takes_no_text_and_no_rate_from_the_others(options):
     """The first text that is drawn after an end is the same in all modes, and only the row that ended reads it."""
     begun = []
     for mode in AutoresetMode:
-        env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=mode)
+        env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=mode, **options)
         env.reset(seed=1, options={"text": ["ab", "abcdefgh"]})
         observation, _, terminated, _, _ = env.step(np.array([1, 1]))
         assert terminated.tolist() == [True, False]
@@ -151,8 +153,8 @@ def test_a_row_that_waits_takes_no_text_from_the_others():
             observation = env.step(np.array([1, 1]))[0]
         elif mode == AutoresetMode.DISABLED:
             observation, _ = env.reset(options={"reset_mask": terminated})
-        begun.append(observation["encoder_state"][0])
-        env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=mode)
+        begun.append({name: observation[name][0] for name in ("encoder_state", "target_rate") if name in observation})
+        env = ByteBoundaryVectorEnv(2, num_steps=4, autoreset_mode=mode, **options)
         assert (
             env.metadata["autoreset_mode"] == mode == ByteBoundaryVectorEnv(1, autoreset_mode=mode.value).autoreset_mode
         )
@@ -160,7 +162,8 @@ def test_a_row_that_waits_takes_no_text_from_the_others():
         observation, info = env.reset(options={"reset_mask": [False, True], "text": "xyz"})
         assert observation["byte"][1] == info["byte"][1] == ord("x") and observation["position"].tolist() == [[0], [0]]
     for other in begun[1:]:
-        np.testing.assert_allclose(begun[0], other, atol=1e-5)
+        for name, values in begun[0].items():
+            np.testing.assert_allclose(other[name], values, atol=1e-5)
 
 
 def test_same_step_returns_final_observations():

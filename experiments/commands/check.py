@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rltok_rl.experiments.commands.parsers import command
 from rltok_rl.experiments.runs.folder import RunFolder, find_misfit, find_unrecorded, read_run
-from rltok_rl.experiments.runs.run_files import check_places, find_changed
+from rltok_rl.experiments.runs.run_files import PARTIAL, check_places, find_changed
 from rltok_rl.experiments.runs.saved_options import find_missing_options, read_options
 
 from rltok_rl.foreign import check_place
@@ -86,7 +86,7 @@ def _find_other_metrics(run: RunFolder) -> list[str]:
 
 def _leftovers(folder: Path) -> list[Path]:
     """Files that a killed process had not finished writing."""
-    unfinished = [*folder.glob(".*.partial"), *folder.glob("model/.partial")]
+    unfinished = [*folder.glob(PARTIAL), *folder.glob("model/.partial")]
     return [*sorted(unfinished), *list_leftovers(folder / "checkpoints")]
 
 

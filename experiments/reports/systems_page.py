@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from rltok_rl.experiments.reports.paired import paired_over_documents
 from rltok_rl.experiments.reports.table import best_systems, equal_budgets, run_table, system_cells, total_flops
 from rltok_rl.experiments.runs.folder import EVALUATION, RunFolder, read_run
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.foreign import MOST_STATE, read_json
 from rltok_rl.training.environment import machine, without_folders
 from rltok_rl.training.progress import clock
@@ -88,14 +87,14 @@ def write_page(folder: Path, command: str | None = None, *, formats: Sequence[st
         "machine": before.get("machine") or machine("cpu"),
         "systems": [{key: value for key, value in row.items() if key not in ("counts", "nats")} for row in rows],
     }
-    _replace(folder / TABLE, json.dumps(content, indent=1) + "\n")
+    replace_text(folder / TABLE, json.dumps(content, indent=1) + "\n")
     trained = {name: (run.history, run.held_out) for name, run in runs.items()}
     for suffix in formats:
         draw_loss_against_flops(trained, (folder / FIGURE).with_suffix(f".{suffix}"))
         if any(row["at_rates"] for row in rows):
             draw_loss_against_rate(rows, (folder / RATES).with_suffix(f".{suffix}"))
     draw_last_texts(runs, folder, formats)
-    _replace(folder / PAGE, page(rows, next(iter(runs.values())), _unfinished(folder), content["command"]))
+    replace_text(folder / PAGE, page(rows, next(iter(runs.values())), _unfinished(folder), content["command"]))
     return folder / PAGE
 
 
@@ -209,12 +208,3 @@ def _unfinished(folder: Path) -> list[str]:
     runs = [read_run(path) for path in started if not (path / EVALUATION).is_file()]
     shares = [(run.last_value("total_flops") or 0.0) / (run.option("optim.total_flops") or math.inf) for run in runs]
     return [f"{run.name} ({share:.0%})" for run, share in zip(runs, shares, strict=True)]
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file in one step, even if two processes write it at the same time."""
-    number, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(number, "w") as file:
-        file.write(text)
-    os.chmod(partial, 0o644)
-    os.replace(partial, path)

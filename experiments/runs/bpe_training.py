@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from rltok_rl.agents.segmenters.tokenizer_rates import MOST_PIECES, RatedBPE, ch
 from rltok_rl.agents.segmenters.tokenizers import PreTokenizer, tokenizers_library, train_bpe
 
 from rltok_rl.data import CachedSource, DocumentSource
-from rltok_rl.data.disk import flush
+from rltok_rl.data.disk import replace_text
 from rltok_rl.data.windows import WindowSource
 from rltok_rl.text import ids_to_bytes
 
@@ -159,15 +157,9 @@ def cached_bpe(folder: Path | None, texts: Callable[[], Iterable[str]], **option
         except Exception as error:  # the library raises no other type
             raise ValueError(f"{path} is not what was written ({error}); delete it to train again") from None
     split = train_bpe(texts(), **options)
-    unfinished = folder / f".{path.name}.partial-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(split.tokenizer.to_str(), encoding="utf-8")
-        flush(unfinished)
-        unfinished.replace(path)
+        replace_text(path, split.tokenizer.to_str())
     except OSError as error:
         raise OSError(f"{folder} must be a folder that can be written, got {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
     return split

@@ -12,7 +12,7 @@ from rltok_rl.experiments.recipes import flat
 from rltok_rl.experiments.run_config import TrainConfig
 from rltok_rl.experiments.runs.folder import check_update, find_unrecorded
 from rltok_rl.experiments.runs.record import TRAINED_ON
-from rltok_rl.experiments.runs.run_files import LOGS, check_places
+from rltok_rl.experiments.runs.run_files import LOGS, check_places, remove_partial
 from rltok_rl.experiments.runs.saved_options import find_missing_options, read_options
 from rltok_rl.experiments.texts import Texts
 
@@ -58,6 +58,7 @@ def last_state(config: TrainConfig, texts: Texts) -> tuple[bool, str, dict[str, 
         return False, "", None
     check_same_run(config, out / "config.yaml")
     remove_leftovers(out / "checkpoints")
+    remove_partial(out)
     checkpoint, lost = choose_checkpoint(out)
     if checkpoint is None:
         if (out / "summary.json").exists():

@@ -17,8 +17,11 @@ LOGS = ("metrics.csv", "samples.jsonl", "alarms.log")
 """Files with lines by update, which a checkpoint records."""
 FILES = "files"
 """Key of a summary: the SHA-256 of the run's files by name."""
+PARTIAL = ".*.partial"
+"""Files that :func:`~rltok_rl.data.disk.replace_text` is writing, or a killed process has left."""
 _WRITTEN = (*LOGS, ".lock", "report.md", "wandb-id.txt")
-_RESULTS = ("config.yaml", "environment.json", "model.json", "sample.txt")  # replaced as a whole, like the summary
+_RESULTS = ("config.yaml", "environment.json", "model.json", "sample.txt")
+_REPLACED = (*_RESULTS, "summary.json")  # as a whole
 _FOLDERS = ("checkpoints", "model", "model/.partial", "figures", "tensorboard", "wandb")
 
 
@@ -28,9 +31,17 @@ def check_places(out: Path) -> None:
     figures = (out / "figures").glob("*")
     for folder in (*(out / name for name in _FOLDERS), *checkpoints):
         check_place(folder, folder=True)
-    replaced = [out / part for name in (*_RESULTS, "summary.json") for part in (name, f".{name}.partial")]
-    for file in (*(out / name for name in _WRITTEN), *filter(Path.is_dir, replaced), *filter(Path.is_symlink, figures)):
+    replaced = filter(Path.is_dir, (out / name for name in _REPLACED))
+    for file in (*(out / name for name in _WRITTEN), *replaced, *filter(Path.is_symlink, figures)):
         check_place(file)
+
+
+def remove_partial(out: Path) -> None:
+    """Remove what killed processes have left of a run's files that are written again."""
+    for name in (*_REPLACED, *LOGS):
+        for path in out.glob(f".{name}*.partial"):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink()
 
 
 def hash_files(out: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from rltok_rl.foreign import check_place
 
@@ -42,12 +43,18 @@ def flush(path: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file atomically: readers, and runs that resume after a kill or a power cut, find the old or new text."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)  # of a killed process, or a link to another file
-    partial.write_text(text)
-    flush(partial)
-    partial.replace(path)
+    """Write a file atomically: readers, and runs that resume after a kill or a power cut, find the old or new text.
+
+    Several processes may write it at the same time; each writes another ``.NAME.ID.partial`` first.
+    """
+    partial = path.with_name(f".{path.name}.{uuid4().hex[:12]}.partial")
+    try:
+        with partial.open("x", encoding="utf-8") as file:  # never through a link
+            file.write(text)
+        flush(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)  # after an error
     flush(path.parent)
 
 

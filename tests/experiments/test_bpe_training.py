@@ -10,7 +10,7 @@ from rltok_rl.experiments.runs.build import make_model
 from rltok_rl.experiments.runs.segmenters import check_segmenter_options, train_tokenizer
 from rltok_rl.experiments.texts import read_texts
 
-from rltok_rl.data import TextSource, local_prose, write_cache
+from rltok_rl.data import TextSource, disk, local_prose, write_cache
 from rltok_rl.data.byte_cache import CachedSource
 from rltok_rl.data.files import GroupedDocument
 from rltok_rl.data.languages import Recall
@@ -76,7 +76,7 @@ def test_a_file_is_complete_or_absent(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(bpe_training, "flush", killed)
+        patch.setattr(disk, "flush", killed)
         cached(280)
     assert [*(tmp_path / "new").iterdir()] == []
     split = cached(280)

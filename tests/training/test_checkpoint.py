@@ -399,11 +399,23 @@ def test_file_that_cannot_be_replaced_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "config.yaml"
     replace_text(path, "old")
 
-    def write_some(self: Path, text: str) -> None:
-        self.write_bytes(text[:2].encode())
+    def fill_disk(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", write_some)
+    monkeypatch.setattr(os, "fsync", fill_disk)
     with pytest.raises(OSError, match="No space left"):
         replace_text(path, "new and longer")
-    assert path.read_text() == "old"
+    assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
+
+
+def test_file_that_two_writers_replace_at_the_same_time_has_one_of_their_texts(tmp_path, monkeypatch):
+    path, fsync = tmp_path / "config.yaml", os.fsync
+
+    def interrupted(handle: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        assert [file.suffix for file in tmp_path.iterdir()] == [".partial"]
+        replace_text(path, "second")
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    replace_text(path, "first")
+    assert path.read_text() == "first" and [*tmp_path.iterdir()] == [path]

@@ -39,6 +39,7 @@ from rltok_rl.diagnostics.decision_credit import CreditRow, DecisionCredit, cred
 from rltok_rl.diagnostics.estimator_report import Candidate
 from rltok_rl.functional.rewards import RELATIVE, REWARDS
 from rltok_rl.models import UNet
+from rltok_rl.sampling.sampler import NotFiniteError
 from rltok_rl.text import ids_to_bytes
 from rltok_rl.training.environment import machine
 from rltok_rl.utils import is_import_path
@@ -154,8 +155,11 @@ def main(parser: Parser, options: argparse.Namespace) -> None:
     how: Any = {"gamma": gamma, "price": price, "num_draws": options.draws, "seed": options.seed}
     try:
         credit = measure_credit(model, text, source, candidates, **how, **sizes, progress=StepLines("draw"))
+    except NotFiniteError:
+        raise  # the weights of the model are named
     except ValueError as error:
-        parser.error(f"argument --rows: {arguments.without_subject(error, 'num_rows')}")
+        option = "--rows" if str(error).startswith("num_rows must ") else "--estimators"
+        parser.error(f"argument {option}: {arguments.without_subject(error, 'num_rows')}")
     content: dict[str, Any] = {
         "command": shlex.join(["rltok", "credit", *sys.argv[1:]]),
         "machine": machine(options.device),

@@ -11,6 +11,9 @@ from omegaconf import OmegaConf
 from rltok_rl.experiments.studies import credit, credit_page
 from rltok_rl.experiments.studies.credit_page import decisions_table, draw_credit, estimators_table
 
+from rltok_rl.objectives import ReturnEstimator
+from rltok_rl.sampling.sampler import NotFiniteError
+
 from .conftest import save_ruled
 
 QUICK = ["--draws", 3, "--rows", 4]
@@ -79,6 +82,27 @@ def test_the_price_of_a_run_counts_in_the_truth_and_in_the_estimates(learned_run
         assert after["estimators"]["early"]["difference"] == pytest.approx(after["truth"], abs=1e-4)
         flips.append(after["estimators"]["local_flips"]["difference"])
     assert min(flips) < -2, flips  # of the decisions that it tried
+
+
+class Shapes(ReturnEstimator):
+    """A custom estimator that refuses every rollout."""
+
+    def forward(self, tensordict, **options):
+        raise ValueError("shapes must agree")
+
+
+def test_error_of_an_estimator_is_not_blamed_on_the_rows(folder, tmp_path, refused):
+    options = ["--text", "to be", "--estimators", f"{__name__}:Shapes", *QUICK, "--out", tmp_path]
+    assert "argument --estimators: shapes must agree" in refused(credit, folder, *options)
+
+
+def test_weights_that_overflow_are_named(folder, tmp_path, refused, monkeypatch):
+    def overflow(*_, **options):
+        raise NotFiniteError("logits must be finite, got nan")
+
+    monkeypatch.setattr(credit, "measure_credit", overflow)
+    message = refused(credit, folder, "--text", "to be", "--estimators", "paper", *QUICK, "--out", tmp_path)
+    assert f"the weights of {folder} are too large" in message and "argument --rows" not in message
 
 
 def test_mistakes_are_refused(folder, model, tmp_path, file, refused, monkeypatch):

@@ -90,11 +90,11 @@ class RltokLM(LM):
         self._device = self.model.embedding.weight.device
         self.context = None if context is None else check_count("context", context, minimum=2)
         self.greedy, self.seed, self.rate = greedy, check_count("seed", seed, minimum=0), rate
-        self.samples = check_count("samples", samples)
         check_samples(SegmentedModel(self.model, self.segmenter, rate, greedy), samples)
-        self.batch_rows = max_batch_size
-        if batch_size is not None and not str(batch_size).startswith("auto"):
-            self.batch_rows = check_count("batch_size", int(batch_size) if isinstance(batch_size, str) else batch_size)
+        self.samples = samples
+        most = None if max_batch_size is None else check_count("max_batch_size", max_batch_size)
+        automatic = batch_size is None or str(batch_size).startswith("auto")
+        self.batch_rows = most if automatic else _rows(batch_size)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return log p(continuation | context) in nats of each request, and whether all its bytes are the likeliest."""
@@ -217,6 +217,15 @@ class RltokLM(LM):
                         self.cache_hook.add_partial(name, arguments[place], result)
                     bar.update(len(places))
         return answers
+
+
+def _rows(batch_size: int | str | None) -> int:
+    """Return a batch size, which the harness's command line gives as text."""
+    if isinstance(batch_size, str):
+        if not batch_size.isdecimal():
+            raise ValueError(f"batch_size must be an integer of at least 1, or 'auto', got {batch_size!r}")
+        batch_size = int(batch_size)
+    return check_count("batch_size", batch_size)
 
 
 def _load(source: str, device: str, trust_code: bool) -> tuple[UNet, Segmenter | None, int | None]:

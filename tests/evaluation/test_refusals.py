@@ -174,13 +174,19 @@ def test_the_harness(model, tmp_path):
     lm, rule, mixed = RltokLM(model), make_segmenter("uniform", model), small_model()
     mixed.final_head.double()
     mixed.save_pretrained(tmp_path / "mixed")
-    numbers = {"context": (2, 1), "samples": (1, 0), "batch_size": (1, 0), "seed": (0, -1)}
+    numbers = {"context": (2, 1), "samples": (1, 0), "batch_size": (1, 0), "max_batch_size": (1, 0), "seed": (0, -1)}
     refuse(
         (lambda: lm.write(["a"], {"num_beams": 3}), r"options of generation must be of \['do_sample', .*, got \['num"),
         (lambda: lm.write(["a"], {"max_gen_toks": -1}), at_least("max_gen_toks", 0, -1)),
         (lambda: lm.write([""], {}), "context must have at least 1 byte to write on from, got an empty one"),
         (lambda: lm.write(["a"], {"do_sample": True}), "temperature must be above 0 if do_sample is true, got 0"),
         *((lambda n=n, v=v: RltokLM(model, **{n: v}), at_least(n, least, v)) for n, (least, v) in numbers.items()),
+        (lambda: RltokLM(model, max_batch_size=2.5), at_least("max_batch_size", 1, 2.5)),
+        (lambda: RltokLM(model, batch_size="0"), at_least("batch_size", 1, 0)),
+        *(
+            (lambda t=t: RltokLM(model, batch_size=t), f"batch_size must be an integer .*, or 'auto', got '{t}'")
+            for t in ("abc", "-1", "2.5")
+        ),
         (lambda: RltokLM(model, rate=0.2, segmenter=rule), f"target_rate {OWN}"),
         (lambda: RltokLM(str(tmp_path), segmenter=rule), "segmenter must be left out if pretrained is a name"),
         (lambda: RltokLM(str(tmp_path / "mixed")), "mixed must hold weights of one dtype, got float32, float64"),

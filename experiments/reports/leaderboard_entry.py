@@ -82,6 +82,8 @@ def _run_problems(name: str, row: dict[str, Any]) -> list[str]:
         problems.append(f"{name}: no commit is recorded")
     elif any(state["dirty"] for state in states):
         problems.append(f"{name}: trained from a checkout with changes")
+    elif any(state["dirty"] is None for state in states):
+        problems.append(f"{name}: trained from a checkout with unknown changes, because git status failed")
     budget = run.option("optim.total_flops")
     if budget is None or row["tried_flops"] is None:
         problems.append(f"{name}: the budget must be total FLOPs, trials included (optim.total_flops)")

@@ -9,7 +9,7 @@ import pandas as pd
 from rltok_rl.experiments.reports.markdown import plain
 from rltok_rl.experiments.runs.folder import RunFolder
 
-from rltok_rl.training.environment import cpu_seconds
+from rltok_rl.training.environment import CHANGES, cpu_seconds
 
 _UNKNOWN = "no recorded revision"
 
@@ -27,7 +27,7 @@ def provenance(run: RunFolder) -> dict[str, Any]:
 def _revision(state: Mapping[str, Any] | None) -> str:
     if state is None:
         return _UNKNOWN
-    return state["revision"][:10] + (" with uncommitted changes" if state["dirty"] else "")
+    return state["revision"][:10] + (" with uncommitted changes" if state["dirty"] else CHANGES[state["dirty"]])
 
 
 def provenance_notes(rows: pd.DataFrame) -> list[str]:

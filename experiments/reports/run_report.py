@@ -29,6 +29,7 @@ from rltok_rl.experiments.reports.table import run_table
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
 from rltok_rl.foreign import check_place
+from rltok_rl.training.environment import CHANGES
 from rltok_rl.training.snapshots import sample_parts
 from rltok_rl.viz import boundary_text
 from rltok_rl.viz.run_figures import draw_curves, draw_loss_flops
@@ -223,7 +224,7 @@ def _environment(run: RunFolder) -> str:
     rows = []
     for start in run.starts:
         git = start.get("git")
-        revision = f"{code(git['revision'][:10])}{' with changes' if git['dirty'] else ''}" if git else "none"
+        revision = f"{code(git['revision'][:10])}{CHANGES[git['dirty']]}" if git else "none"
         updates = f"{start.get('from_update', '-')} to {start.get('to_update', '-')}"
         work = f"{start.get('num_processes', '-')} x {start.get('threads', '-')}"
         device = start.get("gpu") or start.get("processor", "-")
@@ -253,6 +254,8 @@ def limits(run: RunFolder) -> list[str]:
         )
     if any((start.get("git") or {}).get("dirty") for start in run.starts):
         lines.append("Files differed from the revision: it does not hold all of the code that ran.")
+    elif any(start.get("git") and start["git"]["dirty"] is None for start in run.starts):
+        lines.append("Files may have differed from the revision: git status failed.")
     elif any(start.get("git") is None for start in run.starts):
         lines.append("The package was not run from a checkout: only its version is known.")
     return lines

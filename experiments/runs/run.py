@@ -124,7 +124,7 @@ def _summary(trainer: Trainer, starts: list[dict[str, Any]], snapshot: dict[str,
     """Return what a run reports of all its starts and its last snapshot."""
     return {
         "command": starts[0].get("command", ""),
-        "machine": machine(trainer.processes.device.type),
+        "machine": machine(trainer.processes.device),
         "processes": trainer.processes.world_size,
         "updates": trainer.updates,
         "bytes": trainer.bytes_done,

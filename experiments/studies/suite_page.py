@@ -34,6 +34,7 @@ from rltok_rl.experiments.studies.suite_tables import (
 
 from rltok_rl.data.disk import replace_text
 from rltok_rl.data.languages import TASKS
+from rltok_rl.training.environment import CHANGES
 
 SAVED = ("task", "grade", "entry", "seed", "cpu_seconds", "share", "rate", "signal", "forfeited", "score")
 """Columns of the table of cells in ``suite.json``."""
@@ -189,6 +190,6 @@ def write_page(
 def _revisions(results: Sequence[dict[str, Any]], num_equal: int) -> list[str]:
     """Name the commits that trained the cells, and how many each."""
     known = Counter((cell["git"]["revision"][:12], cell["git"]["dirty"]) for cell in results if cell.get("git"))
-    texts = [f"{revision}{' with changes' * dirty} ({count})" for (revision, dirty), count in known.most_common()]
+    texts = [f"{revision}{CHANGES[dirty]} ({count})" for (revision, dirty), count in known.most_common()]
     words = "cells by commit" + ", further seeds included" * (len(results) > num_equal)
     return [f"{words}: {', '.join(texts)}"] if texts else []

@@ -62,21 +62,25 @@ def environment(*, device: str | torch.device = "cpu", command: str = "", num_pr
     }
 
 
-def machine(device: str) -> str:
+def machine(device: str | torch.device) -> str:
     """Describe processor, vector instructions that torch uses, threads, GPU and versions in one line."""
-    gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
+    gpu = f", {torch.cuda.get_device_name(device)}" if torch.device(device).type == "cuda" else ""
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     processor = f"{_processor()} ({torch.backends.cpu.get_cpu_capability()})"
     return f"{processor}, {torch.get_num_threads()} threads{gpu}; {versions}"
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return revision and dirtiness of a folder's checkout; None outside of one, or if git ignores the folder."""
+    """Return revision and dirtiness of a folder's checkout; None outside of one, or if git ignores the folder.
+
+    ``dirty`` is None if ``git status`` fails or takes too long.
+    """
     listed = _git(folder, "ls-files", "--error-unmatch", "--", ".")
     revision = _git(folder, "rev-parse", "HEAD")
     if not listed or revision is None:
         return None
-    return {"revision": revision, "dirty": bool(_git(folder, "status", "--porcelain"))}
+    changes = _git(folder, "status", "--porcelain")
+    return {"revision": revision, "dirty": None if changes is None else bool(changes)}
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -169,9 +173,13 @@ class Starts:
         replace_text(self.path, json.dumps(self.entries, indent=1) + "\n")
 
 
+CHANGES = {False: "", True: " with changes", None: " with unknown changes"}
+"""Words after a revision by the ``dirty`` of :func:`git_state`."""
 _GIT = ValueKind(
-    "a revision and whether files differ from it",
-    lambda git: isinstance(git, dict) and isinstance(git.get("revision"), str) and isinstance(git.get("dirty"), bool),
+    "a revision and whether files differ from it, or null if unknown",
+    lambda git: (
+        isinstance(git, dict) and isinstance(git.get("revision"), str) and isinstance(git.get("dirty", ""), bool | None)
+    ),
 )
 _REACHED = {"from_bytes": COUNT, "to_bytes": COUNT, "seconds": POSITIVE}
 _START = {

@@ -204,6 +204,8 @@ def test_cpu_hours_capabilities_and_revisions_of_all_starts_are_on_the_page(fold
     text = write_seeds_page(folder).read_text()
     systems = "learned, spacebyte, uniform"
     assert f"one revision without changes: aaaaaaaaaa with uncommitted changes: {systems}.\n" in text
+    begin(2, "learned", wide | {"git": first | {"dirty": None}})
+    assert "; aaaaaaaaaa with unknown changes: learned (seed 2).\n" in write_seeds_page(folder).read_text()
 
 
 def test_pages_of_earlier_versions_can_be_written_again():

@@ -136,6 +136,10 @@ def test_entries_are_checked_before_they_are_added(tmp_path, capsys):
         (good[:4], "5 seeds of one configuration are needed, got 4 runs of 1"),
         ([begun, *good], "seed-9: not finished"),
         ([entry("dirty", 5, {**clean, "git": {"revision": "a" * 40, "dirty": True}})], "from a checkout with changes"),
+        (
+            [entry("unknown", 5, {**clean, "git": {"revision": "a" * 40, "dirty": None}})],
+            "unknown changes, because git",
+        ),
         ([entry("nowhere", 5, {**clean, "git": None})], "no commit is recorded"),
         ([*good[:4], other], "must be of one commit"),
         ([entry("fast", 5, rate=0.25)], "rate 0.2500 is more than 5 % off the target 0.2"),

@@ -14,6 +14,9 @@ from rltok_rl.experiments.reports.comparison import marked_text
 from rltok_rl.experiments.reports.run_report import results, write_report
 from rltok_rl.experiments.runs.folder import read_run
 
+from rltok_rl.training.environment import CHANGES
+
+from ..each import each
 from ..test_project_text import machine_paths
 
 FILES = {
@@ -175,3 +178,15 @@ def test_command_refuses_wrong_arguments(learned_run, tmp_path, capsys):
         except SystemExit as refused:
             status = refused.code
         assert status == 2 and message in capsys.readouterr().err, arguments
+
+
+@each(dirty=CHANGES)
+def test_changes_of_the_checkout_are_named_if_git_knows_them(dirty, learned_run, tmp_path):
+    folder = copy_files(learned_run, tmp_path / f"run {dirty}", "config.yaml", "metrics.csv", "environment.json")
+    (start,) = json.loads((folder / "environment.json").read_text())
+    start["git"] = {"revision": "a" * 40, "dirty": dirty}
+    (folder / "environment.json").write_text(json.dumps([start]))
+    page = write_report(folder).read_text()
+    assert f"| `aaaaaaaaaa`{CHANGES[dirty]} |" in page
+    words = {None: "Files may have differed from the revision: git status failed.", True: "Files differed from"}
+    assert [key for key, sentence in words.items() if sentence in page] == [dirty] * (dirty is not False)

@@ -181,3 +181,10 @@ def test_every_entry_has_a_style_and_further_ones_repeat_them():
     assert len({(style.colour, style.dashes) for style in styles.values()}) == len(styles) > 23  # lines have no markers
     more = entry_styles([f"a:B@{number / 100}" for number in range(1, 60)])
     assert len(more) == 59 and len(set(map(repr, more.values()))) == MOST_RUNS
+
+
+def test_commits_are_named_with_their_changes():
+    results = [{"git": {"revision": "a" * 40, "dirty": dirty}} for dirty in (False, True, None, None)]
+    (line,) = suite_page._revisions(results, 4)
+    named = "aaaaaaaaaaaa with unknown changes (2), aaaaaaaaaaaa (1), aaaaaaaaaaaa with changes (1)"
+    assert line == f"cells by commit: {named}"

@@ -53,7 +53,9 @@ def test_gpus_are_named_and_their_memory_counts(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: {"cuda:1": 7}[device])
     entry, alone = environment(device="cuda:1"), environment()
     assert (entry["gpu"], entry["device"], alone["num_processes"]) == ("NVIDIA Xcuda:1", "cuda", 1)
-    assert "gpu" not in alone and "NVIDIA" not in machine("cpu") and " threads, NVIDIA X; torch " in machine("cuda")
+    assert "gpu" not in alone and "NVIDIA" not in machine("cpu")
+    for device in ("cuda", "cuda:1", torch.device("cuda:1")):
+        assert f" threads, NVIDIA X{device}; torch " in machine(device)
     assert peak_memory("cuda:1")["peak_gpu_memory"] == 7 and "peak_gpu_memory" not in peak_memory()
 
 
@@ -75,6 +77,16 @@ def test_revision_is_that_of_the_checkout(tmp_path, monkeypatch):
     (package / "code.py").write_text("2\n")
     assert git_state(package) == {"revision": revision, "dirty": True}
     assert git_state(elsewhere) is None and git_state(installed) is None
+    with monkeypatch.context() as patch:
+        run = subprocess.run
+
+        def slow(command, **options):
+            if "status" in command:
+                raise subprocess.TimeoutExpired(command, 10)
+            return run(command, **options)
+
+        patch.setattr(subprocess, "run", slow)
+        assert git_state(package) == {"revision": revision, "dirty": None}
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(package) is None
 

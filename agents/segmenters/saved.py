@@ -137,6 +137,12 @@ def _check_options(path: Path, options: Mapping[str, Any], model: Any, saved: li
     check_sizes(where, sizes, _MOST, "as no segmenter needs more")
 
 
+def names_code(folder: Path, name: str) -> bool:
+    """Whether a saved segmenter is custom code of this name, which the caller trusts."""
+    content = read_json(folder / WORD) if is_import_path(name) and os.path.lexists(folder / WORD) else None
+    return isinstance(content, dict) and content.get("name") == name
+
+
 def load_segmenter(source: str | Path, model: Any, trust_code: bool = False, **hub_options: Any) -> Segmenter | None:
     """Load the segmenter of a saved model, in evaluation mode; None if the model's own policy draws.
 

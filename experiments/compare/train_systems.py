@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rltok_rl.agents.segmenters import MagnetSegmenter, load_segmenter
-from rltok_rl.agents.segmenters.saved import WORD
+from rltok_rl.agents.segmenters.saved import names_code
 from rltok_rl.experiments.compare.systems import budget, check_system, system_config, system_names, variants
 from rltok_rl.experiments.reports.markdown import without_nan
 from rltok_rl.experiments.reports.run_report import write_report
@@ -37,12 +37,11 @@ from rltok_rl.experiments.texts import held_out_texts, read_texts
 
 from rltok_rl.data.disk import claim_folder, replace_text
 from rltok_rl.evaluation import Reading, document_nats, group_documents, read_text, summarise
-from rltok_rl.foreign import read_json
 from rltok_rl.models import UNet
 from rltok_rl.ranges import check_fields
 from rltok_rl.training.progress import clock
 from rltok_rl.training.signals import StopRequest
-from rltok_rl.utils import is_import_path, keep_memory
+from rltok_rl.utils import keep_memory
 
 _SEED = 0x6A7564  # of boundaries drawn in the evaluation
 NUM_RATES = 5
@@ -127,18 +126,13 @@ def train_system(config: TrainConfig, command: str, windows: int) -> int:
     return 0
 
 
-def _names_same_code(folder: Path, name: str) -> bool:
-    """Whether a saved segmenter is the custom code that the command names, which may therefore be executed."""
-    return is_import_path(name) and read_json(folder / WORD).get("name") == name
-
-
 def evaluate(config: TrainConfig, windows: int) -> dict[str, Any]:
     """Return a system's metrics on evenly spaced held-out windows, and each document's bytes and nats."""
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     folder = Path(config.out) / "model"
     model = UNet.from_pretrained(folder, device=config.compute.device)
-    segmenter = load_segmenter(folder, model, trust_code=_names_same_code(folder, config.segmenter.name))
+    segmenter = load_segmenter(folder, model, trust_code=names_code(folder, config.segmenter.name))
     texts = read_texts(config.data, seed=config.seed)
     held = held_out_texts(texts, windows, config.data.num_steps + 1)
 

@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from rltok_rl.agents.segmenters import load_segmenter
 from rltok_rl.experiments.reports.markdown import markdown
-from rltok_rl.experiments.reports.systems_page import evaluated_systems
 from rltok_rl.experiments.runs.folder import read_run
 from rltok_rl.experiments.runs.segmenters import UNTRAINED, rule_segmenter
 from rltok_rl.experiments.studies.common import StepLines, check_choices, check_minimums, read_options
+from rltok_rl.experiments.studies.comparisons import load_system, read_comparison
 from rltok_rl.experiments.texts import data_config, held_out_texts, read_run_texts
 
 from rltok_rl.evaluation import read_text, summarise
-from rltok_rl.models import UNet
 
 OWN = "own"
 """The boundaries that a model was trained with."""
@@ -48,8 +46,7 @@ def bits_with(
     folder: Path, columns: Sequence[tuple[str, int]], windows: int, *, trust_data: bool
 ) -> list[float] | None:
     """Return a run's bits per byte on held-out windows with each column's rule and offset; None if it has no row."""
-    model = UNet.from_pretrained(folder / "model")
-    trained_with = load_segmenter(folder / "model", model)
+    model, trained_with = load_system(folder)
     if trained_with is not None and trained_with.coefficients:
         return None
     run = read_run(folder)
@@ -74,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if wrong := [offset for offset in options.offsets if not 1 <= offset <= 64]:
         raise ValueError(f"offsets must lie in 1..64, got {wrong}")
     columns = [(OWN, 0), *((rule, 0) for rule in options.rules), *(("spacebyte", n) for n in options.offsets)]
-    systems, say, rows = evaluated_systems(Path(options.comparison)), StepLines("models"), []
+    systems, _ = read_comparison(Path(options.comparison))
+    say, rows = StepLines("models"), []
     for done, system in enumerate(systems, 1):
         bits = bits_with(Path(options.comparison) / system, columns, options.windows, trust_data=options.trust_data)
         if bits is not None:

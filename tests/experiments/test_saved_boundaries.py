@@ -9,6 +9,8 @@ import torch
 from rltok_rl.agents.segmenters import load_segmenter, make_segmenter, read_window
 from rltok_rl.agents.segmenters.rule_based import learned
 from rltok_rl.experiments.compare import train_systems
+from rltok_rl.experiments.studies import swapped_boundaries
+from rltok_rl.experiments.studies.comparisons import load_system
 from rltok_rl.experiments.studies.saved_boundaries import SavedBoundaries
 
 from rltok_rl.diagnostics.segmenter_laws import broken_segmenter_laws
@@ -57,6 +59,14 @@ def test_a_comparison_trains_a_new_model_on_boundaries_of_finished_systems(compa
     policy = UNet.from_pretrained(compared / "learned")
     theirs = read_window(policy, learned(policy), byte_ids, uniforms=uniforms).segments.boundaries
     assert torch.equal(own(torch.zeros(2, 64, 16), byte_ids, uniforms=uniforms).boundaries, theirs)
+    model, again = load_system(tmp_path / "own")  # no other custom code
+    assert isinstance(again, SavedBoundaries) and model.config.width == 16
+    (bits,) = swapped_boundaries.bits_with(tmp_path / "even", [("own", 0)], 20, trust_data=False)
+    assert bits == pytest.approx(new["even"]["bits_per_byte"], abs=1e-5)
+    file = tmp_path / "own" / "model" / "segmenter.json"
+    file.write_text(file.read_text().replace(name, "rltok_rl.utils:check_count"))
+    with pytest.raises(ValueError, match="names custom code, 'rltok_rl.utils:check_count', which would be executed"):
+        load_system(tmp_path / "own")
 
 
 def test_segmenters_with_weights_are_replayed_and_those_that_look_ahead_refused(compared, gumbel_run):

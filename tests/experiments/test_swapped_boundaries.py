@@ -28,6 +28,11 @@ def test_systems_with_a_trained_segmenter_have_no_row(gumbel_run, tmp_path, caps
     assert swapped_boundaries.bits_with(tmp_path / "gumbel", [("own", 0)], 8, trust_data=True) is None
 
 
+def test_folder_without_systems_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="comparison must hold evaluated systems, got"):
+        swapped_boundaries.main([f"comparison={tmp_path}"])
+
+
 def test_rules_that_need_training_are_refused():
     with pytest.raises(ValueError, match=r"choice must be one of \['spacebyte', .* got 'hnet'"):
         rule_segmenter("hnet", UNet(preset("tiny")))

@@ -129,9 +129,6 @@ def make_loss(
     if config.actor.name == "learned":
         terms["policy"] = _policy_loss(config, model, process_group)
         check_options("rate.options", RateLoss, rate.options, allowed=RATE_OPTIONS)
-        gain = next((name for name in ("proportional", "integral") if rate.options.get(name) is not None), None)
-        if gain is not None and rate.control not in CONTROLLERS:
-            raise ValueError(f"rate.options.{gain} belongs to {[*CONTROLLERS]}, got rate.control={rate.control!r}")
         groups = None if rate.control in CONTROLLERS else weights.rows_per_mean  # controllers take one mean of all rows
         options = {"control": rate.control, "rows_per_mean": groups, **together, **rate.options}
         terms["rate"] = RateLoss(model.config.target_rate, **options)

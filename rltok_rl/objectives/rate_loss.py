@@ -92,6 +92,11 @@ class RateLoss(StepLoss):
         self.rows_per_mean = rows_per_mean
         self.require_mean()
         self.target_rate, self.control, self.ends = check_target(target), control, ends
+        for name, gain in (("proportional", proportional), ("integral", integral)):
+            if gain is not None and control not in CONTROLLERS:
+                raise ValueError(
+                    f"{name} must be None unless control is one of {[*CONTROLLERS]}, got {gain} with {control!r}"
+                )
         gains = CONTROLLERS.get(control, (0.0, 0.0))
         self.proportional = gains[0] if proportional is None else proportional
         self.integral_gain = gains[1] if integral is None else integral

@@ -82,6 +82,15 @@ def test_refusals():
         (lambda: RateLoss(0.2, control="pid"), ValueError, r"one of \['logit_pressure', .*'price'\], got 'pid'"),
         (lambda: RateLoss(0.2, ends="all"), ValueError, r"ends must be one of \['excluded', 'window'\], got 'all'"),
         (lambda: RateLoss(0.2, rows_per_mean=0), ValueError, "rows_per_mean must be an integer of at least 1, got 0"),
+        *(
+            (
+                lambda n=n, c=c: RateLoss(0.2, control=c, **{n: 3.0}),
+                ValueError,
+                f"{n} must be None .*got 3.0 with '{c}'",
+            )
+            for n in ("proportional", "integral")
+            for c in RATE_CONTROLS
+        ),
         (lambda: RateLoss(0.2, reduction="none"), ValueError, "reduction must be 'mean'"),
         (lambda: RateLoss(0.2)(td.exclude("logits")), KeyError, "must hold 'logits'"),
         *((lambda c=c: slope(td, control=c), ValueError, f"if each text .*got '{c}'") for c in ONE_TARGET),

@@ -44,6 +44,8 @@ class Alarms:
         if rate is not None:
             low = 0.01 if self.target_rate is None else 0.25 * self.target_rate
             high = 0.95 if self.target_rate is None else min(0.95, 3 * self.target_rate)
+            if self.target_rate is not None and self.target_rate >= 0.95:  # of a rule, such as one token per byte
+                high = math.inf
             if self._lasts("low", rate < low):
                 warnings.append(f"boundaries have nearly vanished (rate {rate:.3f}): raise the rate loss's coefficient")
             if self._lasts("high", rate > high):

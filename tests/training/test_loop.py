@@ -218,7 +218,7 @@ def test_alarms_begin_beyond_their_bounds():
     for least, entropy, wrong in ((1e-3, 9e-4, 1), (1e-3, 1.1e-3, 0), (0.5, 0.4, 1), (0.5, 0.5, 0)):
         warnings = Alarms(patience=1, least_entropy=least).check({"entropy": entropy}, 1)
         assert len(warnings) == wrong
-    for target, rate in ((None, 0.01), (None, 0.95), (0.4, 0.1), (0.4, 0.95), (0.2, 0.05)):
+    for target, rate in ((None, 0.01), (None, 0.95), (0.4, 0.1), (0.4, 0.95), (0.2, 0.05), (0.95, 1.0), (1.0, 1.0)):
         assert Alarms(target_rate=target, patience=1).check({"rate": rate}, 1) == []
     default, values = Alarms(), {"rate": 0.5, "entropy": 9e-4}
     assert [n for n in range(1, 120) if default.check(values, n)] == [50]

@@ -71,11 +71,15 @@ class LoopOptions:
     def __post_init__(self) -> None:
         """Reject values that cannot be run."""
         check_fields(self)
+        if len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers, got {self.betas}")
         for beta in self.betas:
             check_number("betas", beta, "[0, 1)")
-        factors = self.stage_factors
-        if factors is not None and (len(factors) not in (2, 3) or not min(factors) > 0):
+        factors = () if self.stage_factors is None else self.stage_factors
+        if self.stage_factors is not None and len(factors) not in (2, 3):
             raise ValueError(f"stage_factors must be two or three positive numbers, got {factors}")
+        for factor in factors:
+            check_number("stage_factors", factor, "(0, inf)")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         if self.warm_up_bytes >= self.total_bytes:

@@ -526,7 +526,14 @@ REFUSALS = [
     (lambda: LoopOptions(total_bytes=9, decayed="some"), r"decayed must be one of \['matrices', 'all'\], got 'some'"),
     (lambda: LoopOptions(total_bytes=9, lr_at="mid"), r"lr_at must be one of \['end', 'start'\], got 'mid'"),
     (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0,)), "stage_factors must be two or three positive numbers"),
-    (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0, 0.0)), "stage_factors must be two or three positive"),
+    *(
+        (lambda f=f: LoopOptions(total_bytes=9, stage_factors=f), f"stage_factors must be positive and finite, got {w}")
+        for f, w in (((1.0, 0.0), 0.0), ((1.0, math.nan), "nan"), ((math.inf, 1.0), "inf"))
+    ),
+    *(
+        (lambda b=b: LoopOptions(total_bytes=9, betas=b), "betas must be two numbers, got")
+        for b in ((0.9,), (0.9, 0.95, 0.99))
+    ),
     (lambda: LoopOptions(total_bytes=9, stage_factors=(1.0,) * 4), "stage_factors must be two or three positive"),
     (lambda: LoopOptions(total_bytes=9, betas=(-0.1, 0.9)), r"betas must lie in \[0, 1\), got -0.1"),
     (lambda: make(policy_epochs=2), "policy_epochs=2 needs a term 'policy' that weighs decisions"),

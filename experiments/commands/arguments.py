@@ -127,7 +127,7 @@ def _documents(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[s
     if data is not None and (path.is_dir() or (path.is_file() and kind(path) in (*LINES, *TABLES))):
         return data, read_documents(path, options.column)
     if options.column is not None:
-        parser.error(f"argument --column: belongs to tables, got {data or 'no DATA'}")
+        parser.error(f"argument --column: belongs to tables, got {data or f'no {options.data_argument}'}")
     if data in BUILT_IN:
         from rltok_rl.experiments.texts import BUILT_IN as READERS  # takes seconds to import
 
@@ -141,14 +141,17 @@ def _held_out(parser: Parser, options: argparse.Namespace, run: Any) -> tuple[st
     from rltok_rl.experiments.texts import read_run_texts
 
     if run is None:
-        parser.error(f"the following arguments are required: DATA ({options.model} is not the folder of a run)")
+        missing = f"{options.data_argument} ({options.model} is not the folder of a run)"
+        parser.error(f"the following arguments are required: {missing}")
     try:
         data = read_options(Path(options.model) / "config.yaml").data
         texts = read_run_texts(data, options.trust_data)
         check_texts(Path(options.model), data.source, texts.sha256)
         held_out = texts.held_out
     except (OSError, ValueError) as error:
-        parser.error(f"the text of {options.model} cannot be read again: {error}; name another as DATA")
+        parser.error(
+            f"the text of {options.model} cannot be read again: {error}; name another as {options.data_argument}"
+        )
     if isinstance(held_out, DocumentSource):
         return f"held out of {data.source}", held_out.documents()
     fresh = held_out.draw(1, options.bytes or _FRESH, torch.Generator().manual_seed(options.seed))

@@ -75,9 +75,6 @@ def _first_run(parser: Parser, options: argparse.Namespace) -> tuple[str, Any]:
     """Return the first model that is a run, and its options; note others that may have seen its held-out text."""
     runs = {name: run for name in options.models if (run := arguments.run_config(parser, name)) is not None}
     if not runs:
-        if options.text is None:
-            missing = f"--text ({options.models[0]} is not the folder of a run)"
-            parser.error(f"the following arguments are required: {missing}")
         return options.models[0], None
     first = next(iter(runs))
     texts = {name: [(run.get("data") or {}).get(key) for key in _SAME_TEXT] for name, run in runs.items()}

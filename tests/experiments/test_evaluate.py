@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
-from rltok_rl.experiments.commands import arguments, evaluate
+from rltok_rl.experiments.commands import arguments, boundaries, evaluate
 from rltok_rl.experiments.commands.tables import evaluation_table
 from rltok_rl.experiments.reports.markdown import without_nan
+from rltok_rl.experiments.studies import credit
 from rltok_rl.experiments.texts import remember_texts
 
 from rltok_rl.data import local_prose
@@ -144,7 +145,9 @@ def test_a_run_is_measured_on_its_held_out_text(model, tmp_path, metrics_of, ref
     assert (metrics["bytes"], metrics["context"]) == (1999, 128)
     assert metrics["corpus_bits_per_byte"] == expected["corpus_bits_per_byte"]
     (tmp_path / "text.txt").unlink()
-    assert "cannot be read again" in refused(evaluate, tmp_path)
+    for command, argument in ((evaluate, "DATA"), (boundaries, "--text"), (credit, "--file")):
+        message = refused(command, tmp_path)
+        assert "cannot be read again" in message and f"; name another as {argument}\n" in message
 
 
 def test_any_bytes_are_measured_and_missing_numbers_are_dashes(folder, tmp_path, metrics_of, output):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,10 @@ def read_source(text: Texts, short_documents: Short | None = None) -> WindowSour
             )
         return text
     refuse_names(text)
+    if text is not None and not isinstance(text, (Path, Iterable)):
+        raise TypeError(
+            f"text must be a text, a Path, several of these, or a source of windows, got {type(text).__name__}"
+        )
     if text is None or text == "novel":
         text = local_prose() if text is None else packaged_novel()
     documents: list[Any] = [text] if isinstance(text, (str, bytes, Path)) else list(text)

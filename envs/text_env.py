@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import torch
 from rltok_rl.agents.rules import evenly_spaced
@@ -53,6 +54,10 @@ class TextEnv(SeededEnv):
     ) -> None:
         if not isinstance(model, UNet):
             raise TypeError(f"model must be a UNet, got {type(model).__name__}")
+        if not isinstance(source, (WindowSource, Path, Iterable)):
+            raise TypeError(
+                f"source must be a source of windows, or texts for a TextSource, got {type(source).__name__}"
+            )
         num_steps = check_count("num_steps", num_steps)
         if isinstance(batch_size, int) or len(batch_size) > 1 or any(size < 1 for size in batch_size):
             shown = batch_size if isinstance(batch_size, int) else list(batch_size)

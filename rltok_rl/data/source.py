@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -145,6 +145,8 @@ class TextSource(DocumentSource):
     def __init__(self, documents: Documents, *, short_documents: Short = "error") -> None:
         if isinstance(documents, Path):
             raise TypeError(f"documents must be texts, got {documents!r}; read_documents(path) reads files and folders")
+        if not isinstance(documents, Iterable):
+            raise TypeError(f"documents must be a text or several, str or bytes, got {type(documents).__name__}")
         texts = [text_to_bytes(text) for text in ([documents] if isinstance(documents, (str, bytes)) else documents)]
         lengths = torch.tensor([len(text) for text in texts], dtype=torch.int64)
         super().__init__(lengths.cumsum(0) - lengths, lengths, short_documents=short_documents)

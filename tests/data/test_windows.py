@@ -77,6 +77,7 @@ def test_documents_come_back():
         (lambda: TextSource(["ab", 3]), TypeError, "text must be str or bytes, got int"),
         (lambda: TextSource("abc", short_documents="drop"), ValueError, whole),
         (lambda: TextSource(Path("a")), TypeError, r"must be texts, got PosixPath\('a'\); read_documents\(path\)"),
+        (lambda: TextSource(5), TypeError, "documents must be a text or several, str or bytes, got int"),
         (lambda: given_windows(Path("a"), 1, 8), TypeError, r"one per row that starts, got PosixPath\('a'\)"),
     )
 

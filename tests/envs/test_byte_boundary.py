@@ -210,6 +210,7 @@ def test_refused_arguments(make_env, model):
         refused((lambda options=options: make_env(**options), ValueError, re.escape(words)))
     refused(
         (lambda: ByteBoundaryEnv("tiny", "some text", num_steps=4), TypeError, "model must be a UNet, got str"),
+        (lambda: ByteBoundaryEnv(model, 5, num_steps=4), TypeError, "source must be a source of windows, .* got int"),
         (lambda: make_env(price="0.1"), TypeError, "price must be a number, got '0.1'"),
         (
             lambda: ByteBoundaryEnv(model, "a text", num_steps=4, seed="x"),

@@ -106,6 +106,7 @@ def test_paths_are_read_and_names_of_files_refused(tmp_path, monkeypatch):
     assert read_source(["my_texts", LONG]).num_documents == 2, "not all of them name files"
     refused(
         (lambda: read_source(("my_texts",)), ValueError, "text is the text itself, got 'my_texts'"),
+        (lambda: read_source(5), TypeError, "text must be a text, a Path, several of these, or a source .* got int"),
         (lambda: read_source([]), ValueError, "documents must hold at least one text, got none"),
     )
     for text in ("my_texts", "my_texts/a.txt", ["my_texts/a.txt", "my_texts/b.txt"]):

@@ -33,6 +33,7 @@ from rltok_rl.ranges import check_number
 Variant = Literal["faithful", "baseline"]
 RATIO_WEIGHT = 0.03
 """The published weight of the ratio loss."""
+_GPT_CHUNK = 4.6  # bytes per token of the tokenizer that the base learning rate was tuned with
 
 
 class HNetSegmenter(Segmenter):
@@ -138,19 +139,19 @@ def _check_second_stage(config: UNetConfig, residual: str) -> None:
         )
 
 
-def stage_multipliers(chunk_sizes: list[float], widths: list[int], *, gpt_chunk: float = 4.6) -> list[float]:
+def stage_multipliers(chunk_sizes: list[float], widths: list[int]) -> list[float]:
     """Compute the learning-rate factors of the stages, outermost first.
 
         m_s = sqrt(N_GPT  prod_{i >= s} N_i / prod_{i >= 0} N_i  D_S / D_s),        N_S = 1
 
     Chunk sizes N_0 .. N_{S-1} are bytes (or tokens of the stage before) per token, widths are D_0 .. D_S, and
-    ``gpt_chunk`` is N_GPT, bytes per token of the tokenizer that the base learning rate was tuned with.
+    N_GPT = 4.6 are the bytes per token of the tokenizer that the base learning rate was tuned with.
     """
     if len(widths) != len(chunk_sizes) + 1:
         raise ValueError(f"widths must have one entry more than chunk_sizes, got {len(widths)} and {len(chunk_sizes)}")
     sizes = [*chunk_sizes, 1.0]
     total = math.prod(sizes)
-    return [math.sqrt(gpt_chunk * math.prod(sizes[s:]) / total * widths[-1] / width) for s, width in enumerate(widths)]
+    return [math.sqrt(_GPT_CHUNK * math.prod(sizes[s:]) / total * widths[-1] / width) for s, width in enumerate(widths)]
 
 
 def split_stages(model: UNet, parameters: Iterable[nn.Parameter], num_stages: int) -> list[list[nn.Parameter]]:

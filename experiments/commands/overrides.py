@@ -90,9 +90,9 @@ def read_command_line(name: str, arguments: Sequence[str]) -> CommandLine:
         raise ValueError(printable(explain(error, types, names))) from None
 
 
-def compose_config(overrides: Sequence[str], name: str = "train") -> Any:
+def compose_config(overrides: Sequence[str]) -> Any:
     """Compose the options of a run from ``name=value`` as typed, without starting it."""
-    (config,) = read_command_line(name, overrides).configs
+    (config,) = read_command_line("train", overrides).configs
     return OmegaConf.to_object(config)
 
 

@@ -99,8 +99,8 @@ def reinforce(
         report(actor)
 
 
-def torchrl_ppo(course: Course, report: Report, *, lr: float = 0.003125, epochs: int = 4) -> None:
-    """Train the boundary policy with TorchRL's clipped objective and generalised advantages; ``lr`` as in REINFORCE."""
+def torchrl_ppo(course: Course, report: Report) -> None:
+    """Train the boundary policy with TorchRL's clipped objective and generalised advantages."""
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
 
@@ -109,13 +109,13 @@ def torchrl_ppo(course: Course, report: Report, *, lr: float = 0.003125, epochs:
     advantage = GAE(gamma=GAMMA, lmbda=0.95, value_network=critic, deactivate_vmap=True)
     loss = ClipPPOLoss(actor, critic, entropy_coeff=0.01, normalize_advantage=True)
     parts = [*env.model.boundary_head.parameters()], [*critic.parameters()]
-    of_policy = lr / env.model.config.boundary_scale
+    of_policy = 0.003125 / env.model.config.boundary_scale
     optimizer = torch.optim.Adam([{"params": parts[0], "lr": of_policy}, {"params": parts[1], "lr": 1e-3}])
     report(actor)
     for _ in range(course.updates):
         with torch.no_grad():
             rollout = env.parallel_rollout(actor)
-        for _ in range(epochs):
+        for _ in range(4):
             advantage(rollout)
             for rows in torch.randperm(ROWS).chunk(4):
                 losses = loss(rollout[rows])

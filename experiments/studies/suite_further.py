@@ -35,7 +35,7 @@ def compare_further(rows: pd.DataFrame, more: pd.DataFrame) -> dict[str, dict[st
     return dict(sorted(compared.items(), key=lambda item: -item[1]["all"]["iqm"]))
 
 
-def seed_interval(table: pd.DataFrame, *, resamples: int = RESAMPLES) -> tuple[float, float] | None:
+def seed_interval(table: pd.DataFrame) -> tuple[float, float] | None:
     """Return a 95 % interval of the interquartile mean of scores, a row per task and grade and a column per seed.
 
     Example:
@@ -45,8 +45,8 @@ def seed_interval(table: pd.DataFrame, *, resamples: int = RESAMPLES) -> tuple[f
     scores = table.to_numpy(float)
     if scores.shape[1] < 2 or np.isnan(scores).any():
         return None
-    seeds = np.random.default_rng(0).integers(scores.shape[1], size=(resamples, scores.shape[1]))
-    drawn = scores[:, seeds].swapaxes(0, 1).reshape(resamples, -1)
+    seeds = np.random.default_rng(0).integers(scores.shape[1], size=(RESAMPLES, scores.shape[1]))
+    drawn = scores[:, seeds].swapaxes(0, 1).reshape(RESAMPLES, -1)
     low, high = np.quantile(interquartile_mean(drawn), (0.025, 0.975))
     return float(low), float(high)
 

@@ -181,13 +181,13 @@ def profile(scores: Strata, levels: Sequence[float]) -> list[float]:
     return [float(np.mean(pooled >= level)) if len(pooled) else float("nan") for level in levels]
 
 
-def profile_band(scores: Strata, levels: Sequence[float], *, resamples: int = RESAMPLES) -> tuple[Any, Any] | None:
+def profile_band(scores: Strata, levels: Sequence[float]) -> tuple[Any, Any] | None:
     """Return 95 % limits of :func:`profile` at each level, as :func:`interval`."""
 
     def shares(values: Any, axis: int) -> Any:
         return np.stack([np.mean(values >= level, axis=axis) for level in levels])
 
-    return _limits(scores, shares, resamples)
+    return _limits(scores, shares, RESAMPLES)
 
 
 def contestants(rows: pd.DataFrame) -> list[str]:

@@ -58,14 +58,14 @@ def mixed_boundaries(byte_ids: Tensor, *, language: Language) -> Tensor:
     return torch.where(kind < 2, best, torch.where(kind == 2, even, mixed))
 
 
-def train_world(name: str, *, updates: int | None = None, seed: int = 0) -> UNet:
+def train_world(name: str, *, updates: int | None = None) -> UNet:
     """Train the model of a world on the language ``name``, with next-byte losses of both heads alone."""
     length, lr, overrides = SCHEDULES[name]
     length = length if updates is None else updates
     language = LANGUAGES[name]()
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = UNet(preset("tiny", **overrides))
-    env = ByteBoundaryEnv(model, language, num_steps=STEPS, batch_size=(ROWS,), seed=seed)
+    env = ByteBoundaryEnv(model, language, num_steps=STEPS, batch_size=(ROWS,), seed=0)
     actor = RuleActor(partial(mixed_boundaries, language=language), ["byte"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
     progress = StepLines(f"{name}, update", lines=20)

@@ -117,7 +117,6 @@ def expected_gradient(
     estimator: Estimate,
     *,
     num_rows: int = 2,
-    reward: str = "early_exit",
 ) -> Tensor:
     """Compute an estimator's expected gradient [P] over all batches of R = ``num_rows`` rows, averaged over texts.
 
@@ -129,7 +128,7 @@ def expected_gradient(
     (:func:`freeze_estimator`). Use float64 and training mode.
     """
     num_rows = check_count("num_rows", num_rows)
-    rollouts = enumerate_rollouts(model, texts, reward=reward)  # [M, n, T]
+    rollouts = enumerate_rollouts(model, texts)  # [M, n, T]
     num_strings = rollouts.shape[1]
     if num_strings**num_rows > MOST_BATCHES:
         counts = f"{num_strings} boundary strings in {num_rows} rows, {num_strings**num_rows}"

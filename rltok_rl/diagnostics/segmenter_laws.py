@@ -99,9 +99,9 @@ _CAUSAL = ("prefixes", "steps")
 """Laws that do not apply to segmenters that look ahead."""
 
 
-def example_texts(num_rows: int, length: int, text: str = TEXT) -> Tensor:
+def example_texts(num_rows: int, length: int) -> Tensor:
     """Return different places of one text, repeated as needed: [B, T] int64 bytes."""
-    ids = torch.tensor(list((text * (1 + (length + 40 * num_rows) // 100)).encode()))
+    ids = torch.tensor(list((TEXT * (1 + (length + 40 * num_rows) // 100)).encode()))
     return torch.stack([ids[37 * row :][:length] for row in range(num_rows)])
 
 

@@ -30,14 +30,14 @@ def clock(seconds: float) -> str:
     return tqdm.format_interval(round(seconds)).removeprefix("0")
 
 
-def bar(share: float, width: int, *, blocks: str = Bar.UTF) -> str:
-    """Return a bar of ``blocks``, characters from empty to full, filled from the left to a fraction of a character.
+def bar(share: float, width: int) -> str:
+    """Return a bar that is filled from the left, to an eighth of a character.
 
     Example:
-        >>> bar(0.5, 6, blocks=" -#")
-        '###   '
+        >>> bar(0.5, 6)
+        '███   '
     """
-    return format(Bar(min(max(share, 0.0), 1.0), width, blocks))
+    return format(Bar(min(max(share, 0.0), 1.0), width))
 
 
 class Progress:

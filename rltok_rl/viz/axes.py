@@ -13,6 +13,7 @@ from rltok_rl.viz.style import INK, QUIET, RunStyle
 
 Points = tuple[Sequence[float], Sequence[float]]
 """x and y of a line."""
+_NAME_SIZE = 7.5  # points, of names at the ends of lines
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
@@ -168,7 +169,7 @@ def spread_apart(places: Sequence[float], gap: float) -> list[float]:
     return moved[np.argsort(order)].tolist()
 
 
-def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size: float = 7.5) -> None:
+def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
     """Write names right of the ends of lines, without overlaps; ``ends`` hold x, y, name and colour.
 
     The limits and the place of the axes must be final. A line that ends outside the axes is named without a connection.
@@ -177,7 +178,7 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
 
     box = axes.get_window_extent()
     points = axes.transData.transform([(x, y) for x, y, _, _ in ends]) if ends else np.zeros((0, 2))
-    heights = spread_apart(np.clip(points[:, 1], box.y0, box.y1).tolist(), 1.3 * size * axes.figure.dpi / 72)
+    heights = spread_apart(np.clip(points[:, 1], box.y0, box.y1).tolist(), 1.3 * _NAME_SIZE * axes.figure.dpi / 72)
     excess = max(0.0, max(heights, default=0.0) - box.y1)
     for (_, _, name, colour), point, height in zip(ends, points, heights, strict=True):
         x, y = axes.transAxes.inverted().transform(point)
@@ -186,4 +187,6 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
             connection = [x + 0.012, place[0] - 0.012], [y, place[1]]
             axes.plot(*connection, color=colour, lw=0.6, clip_on=False, transform=axes.transAxes)
         darker = tuple(0.72 * part for part in to_rgb(colour))
-        axes.text(*place, name, color=darker, fontsize=size, va="center", transform=axes.transAxes, parse_math=False)
+        axes.text(
+            *place, name, color=darker, fontsize=_NAME_SIZE, va="center", transform=axes.transAxes, parse_math=False
+        )

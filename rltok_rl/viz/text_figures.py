@@ -24,6 +24,7 @@ _BREAK, _MISSING, _ESCAPED = "\u23ce", "\u25a1", "\u00b7"  # line break, charact
 _FAMILY = ("monospace", "DejaVu Sans")  # the second where the first lacks a glyph
 _ADVANCE = 0.60205 / 72  # inches that a letter advances, per point of the font
 _CELL, _DPI, _LINE = 13 / 200, 200, 0.2  # a letter, and from line to line; a letter is a whole number of pixels
+_COLUMNS, _COLUMNS_OVER_TIME = 100, 96
 _CELL_OVER_TIME, _DPI_OVER_TIME = 12 / 150, 150
 _SIDE, _HEAD, _KEY, _KEY_WIDTH = 0.12, 0.32, 0.5, 4.8  # beside the text, above each text, and of the key below
 _DARK, _FAINT = 0.6, 0.3  # letters are white above the first probability, escapes grey below the second
@@ -61,8 +62,8 @@ class Snapshot:
     notes: Sequence[str] = ()
 
 
-def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -> Path:
-    """Draw texts under each other, in lines of at most ``columns`` characters.
+def draw_texts(texts: Sequence[MarkedText], path: Path) -> Path:
+    """Draw texts under each other, in lines of at most 100 characters.
 
     Control characters and invalid UTF-8 take four columns per byte.
     """
@@ -75,7 +76,7 @@ def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -
     total = sum(len(text.text) for text in texts)
     if total > MOST_BYTES:
         raise ValueError(f"texts must have at most {MOST_BYTES:,} bytes together, got {total:,}: draw a part of them")
-    blocks = [wrapped(cells(text.text), columns) for text in texts]
+    blocks = [wrapped(cells(text.text), _COLUMNS) for text in texts]
     width = max(_KEY_WIDTH, *(len(cell_texts(line)) * _CELL for block in blocks for line in block))
     height = sum(_HEAD + _LINE * len(block) for block in blocks) + _KEY
     with plain_figures() as plt:
@@ -95,10 +96,8 @@ def draw_texts(texts: Sequence[MarkedText], path: Path, *, columns: int = 100) -
         return save_figure(figure, path, dpi=_DPI)
 
 
-def draw_over_time(
-    snapshots: Sequence[Snapshot], path: Path, *, columns: int = 96, headings: Sequence[str] = ()
-) -> Path:
-    """Draw ``columns`` characters of a text once per snapshot, the earliest first, from a line or word on.
+def draw_over_time(snapshots: Sequence[Snapshot], path: Path, *, headings: Sequence[str] = ()) -> Path:
+    """Draw 96 characters of a text once per snapshot, the earliest first, from a line or word on.
 
     Headings are written above the notes.
     """
@@ -107,7 +106,7 @@ def draw_over_time(
     texts = {snapshot.text for snapshot in snapshots}
     if len(texts) > 1:
         raise ValueError(f"snapshots must be of one text, got {len(texts)}")
-    line = [cell._replace(shown=one_glyph(cell.shown)) for cell in visible_part(snapshots[0].text, columns)]
+    line = [cell._replace(shown=one_glyph(cell.shown)) for cell in visible_part(snapshots[0].text, _COLUMNS_OVER_TIME)]
     left, note, step, top = 0.75, 0.6, 0.25, 0.24
     width, height = len(line) * _CELL_OVER_TIME, 0.8 + step * len(snapshots)
     small: Any = {"fontsize": 7.5, "ha": "right", "va": "center"}

@@ -109,7 +109,7 @@ def test_words_lie_on_their_colours(rendered):
 def test_several_segmenters_are_drawn_under_each_other(rendered):
     """Any text can be drawn: warnings, as of missing glyphs, are errors here."""
     texts = [MarkedText(f"rule {n}", HARD, [0.3 * n] * len(HARD), [True] * len(HARD), "note") for n in range(3)]
-    axes, every = rendered(texts, columns=40)
+    axes, every = rendered(texts)
     tops = [places[0].y0 for _, places, _ in every]
     assert tops == sorted(tops) and len(every) % 3 == 0
     titles = [t.get_position()[1] for t in axes.texts if t.get_text().startswith("rule")]
@@ -127,7 +127,7 @@ def test_a_line_per_snapshot_with_its_bars(rendered):
         Snapshot(label, text, [n % every == 0 for n in range(18)], [0.5] * 18, ("2.00", "0.33"))
         for label, every in (("0 B", 3), ("1 MB", 2))
     ]
-    axes, every = rendered(shots, columns=18, headings=("bits/byte", "rate"))
+    axes, every = rendered(shots, headings=("bits/byte", "rate"))
     for (_, places, bars), step in zip(every, (3, 2), strict=True):
         assert [bar[0][0] for bar in bars] == pytest.approx([places[n].x1 for n in range(0, 18, step)])
     written = [text.get_text() for text in axes.texts]

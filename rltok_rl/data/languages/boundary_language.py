@@ -72,23 +72,23 @@ class Language(WindowSource, ABC):
         """Return of the optimal boundaries, ``floor_rate() - entropy_rate``, in nats per byte of an endless text."""
         return self.floor_rate() - self.entropy_rate
 
-    def share_captured(self, byte_ids: Tensor, log_prob: Tensor, *, window: int | None = None) -> float:
+    def share_captured(self, byte_ids: Tensor, log_prob: Tensor) -> float:
         """Return how far a predictor got from the floor (0) to the ideal (1) on texts [*B, T].
 
             sum_t (log p - log p_floor) / sum_t (log p_ideal - log p_floor)
 
         ``log_prob`` [*B, T - 1] holds the predictor's log p of bytes 1 .. T - 1, in nats.
         """
-        gained, most = self.share_sums(byte_ids, log_prob, window=window).unbind(-1)
+        gained, most = self.share_sums(byte_ids, log_prob).unbind(-1)
         return float(gained.sum() / most.sum())
 
-    def share_sums(self, byte_ids: Tensor, log_prob: Tensor, *, window: int | None = None) -> Tensor:
+    def share_sums(self, byte_ids: Tensor, log_prob: Tensor) -> Tensor:
         """Return both sums of :meth:`share_captured` for each text, [*B, 2] float64."""
         expected = [*byte_ids.shape[:-1], byte_ids.shape[-1] - 1]
         if [*log_prob.shape] != expected:
             raise ValueError(f"log_prob must have shape {expected}, without first bytes, got {list(log_prob.shape)}")
         byte_ids = byte_ids.cpu()
-        floor = self.floor_log_prob(byte_ids, window=window)[..., 1:].sum(-1)
+        floor = self.floor_log_prob(byte_ids)[..., 1:].sum(-1)
         ideal = self.ideal_log_prob(byte_ids)[..., 1:].sum(-1)
         return torch.stack((log_prob.detach().cpu().double().sum(-1) - floor, ideal - floor), -1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 
@@ -10,6 +9,9 @@ import torch
 from rltok_rl.agents import LearnedBoundaryActor
 from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.experiments.studies.common import StepLines
+from rltok_rl.experiments.studies.small_models import train_model
+from tensordict import TensorDictBase
+from torch import Tensor
 
 from rltok_rl.data import TextSource
 from rltok_rl.models import UNet, UNetConfig, preset
@@ -28,28 +30,20 @@ def train_toy(source: TextSource, *, updates: int) -> UNet:
 
     The learning rate has 100 updates of warm-up, and a cosine decay to a twentieth.
     """
-    lr = 4e-3
     torch.manual_seed(0)
     model = UNet(toy_config())
     env = ByteBoundaryEnv(model, source, num_steps=STEPS, batch_size=(ROWS,), seed=0)
+    joint = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.95)
+    joint.coeff_rate = 0.03
+
+    def loss(rollout: TensorDictBase) -> tuple[Tensor, str]:
+        losses = joint(rollout)
+        note = f": {losses['bits_per_byte']:.3f} bits per byte (early exit {losses['early_bits_per_byte']:.3f}), "
+        return joint.total(losses), note + f"rate {losses['rate']:.3f}, entropy {losses['entropy']:.3f}"
+
+    progress = StepLines("toy model, update", lines=max(1, updates // 100))
     actor = LearnedBoundaryActor(model)
-    loss = JointLoss.paper(target_rate=0.2, baseline="leave_one_out", gamma=0.95)
-    loss.coeff_rate = 0.03
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
-    progress = StepLines("toy model, update")
-    for update in range(updates):
-        fraction = max(0.05, 0.5 * (1 + math.cos(math.pi * update / updates)))
-        for group in optimizer.param_groups:
-            group["lr"] = lr * min(1.0, (update + 1) / 100) * fraction
-        losses = loss(env.parallel_rollout(actor))
-        optimizer.zero_grad()
-        loss.total(losses).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if (update + 1) % 100 == 0 or update + 1 == updates:
-            note = f": {losses['bits_per_byte']:.3f} bits per byte (early exit {losses['early_bits_per_byte']:.3f}), "
-            note += f"rate {losses['rate']:.3f}, entropy {losses['entropy']:.3f}"
-            progress(update + 1, updates, note)
+    train_model(env, actor, loss, lr=4e-3, updates=updates, warm_up=100, floor=0.05, progress=progress)
     return model
 
 

@@ -10,7 +10,6 @@ boundaries each: the best ones, some of them, late ones, random ones, evenly spa
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,9 @@ from rltok_rl.envs import ByteBoundaryEnv
 from rltok_rl.envs.registration import ENVIRONMENTS
 from rltok_rl.experiments.reports.markdown import markdown
 from rltok_rl.experiments.studies.common import StepLines
+from rltok_rl.experiments.studies.small_models import train_model
 from rltok_rl.experiments.texts import LANGUAGES
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rltok_rl.data.disk import replace_text
@@ -67,19 +68,14 @@ def train_world(name: str, *, updates: int | None = None) -> UNet:
     model = UNet(preset("tiny", **overrides))
     env = ByteBoundaryEnv(model, language, num_steps=STEPS, batch_size=(ROWS,), seed=0)
     actor = RuleActor(partial(mixed_boundaries, language=language), ["byte"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
-    progress = StepLines(f"{name}, update", lines=20)
-    for update in range(length):
-        fraction = max(0.02, 0.5 * (1 + math.cos(math.pi * update / length)))
-        for group in optimizer.param_groups:
-            group["lr"] = lr * min(1.0, (update + 1) / 50) * fraction
-        after = env.parallel_rollout(actor)["next"]
+
+    def loss(rollout: TensorDictBase) -> tuple[Tensor, str]:
+        after = rollout["next"]
         final, early = after["final_log_prob"].mean(), after["early_log_prob"].mean()
-        optimizer.zero_grad()
-        (-final - 0.3 * early).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        progress(update + 1, length, f": {-final:.3f} nats per byte (early exit {-early:.3f})")
+        return -final - 0.3 * early, f": {-final:.3f} nats per byte (early exit {-early:.3f})"
+
+    progress = StepLines(f"{name}, update", lines=20)
+    train_model(env, actor, loss, lr=lr, updates=length, warm_up=50, floor=0.02, progress=progress)
     return model.eval()
 
 

@@ -14,18 +14,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.control_variate import control_variate as control_variate
 from rltok_rl.functional.reduction import (
     Group,
     Mask,
     masked_mean,
-    readable,
     row_groups,
     sum_and_count,
     wide,
     zero_masked,
 )
-from rltok_rl.functional.takes import check_dense, check_finite, check_result, takes
+from rltok_rl.functional.takes import check_dense, check_finite, check_result, readable, takes
 from rltok_rl.ranges import check_number
 from rltok_rl.renamed import RenamedKeys, renamed_names
 

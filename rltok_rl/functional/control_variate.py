@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Group, Mask, readable, zero_masked
-from rltok_rl.functional.takes import takes
+from rltok_rl.functional.reduction import Group, Mask, zero_masked
+from rltok_rl.functional.takes import readable, takes
 
 MOST_REGRESSORS = 2048
 """Regressors of :func:`control_variate`: a fit of F takes F^2 numbers and F^3 operations per fold."""

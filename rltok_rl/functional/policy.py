@@ -31,7 +31,7 @@ def lagged_logit(base: Tensor, lags: Tensor, recent: Tensor, *, cap: float | Non
 
     ``recent[..., j - 1]`` is the boundary j bytes ago, 0/1 or bool. The result is at least float32.
     """
-    dtype = precision(base, lags)
+    dtype = wide(base, lags)
     return _lag_sum(base.to(dtype), (lags.to(dtype) * recent).unbind(-1), cap)
 
 
@@ -43,18 +43,13 @@ def boundary_logits(base: Tensor, lags: Tensor, boundaries: Tensor, *, cap: floa
         >>> boundary_logits(torch.zeros(3), torch.ones(3, 1), torch.tensor([1, 0, 1]))
         tensor([0., 1., 0.])
     """
-    num_lags, length, dtype = lags.shape[-1], base.shape[-1], precision(base, lags)
+    num_lags, length, dtype = lags.shape[-1], base.shape[-1], wide(base, lags)
     padded = F.pad(boundaries.to(dtype), (num_lags, 0))  # [*B, w + T], w zeros before the text
     # Slices of one string: the backward pass would keep a [*B, T, w] copy.
     recent = [padded[..., num_lags - j : num_lags - j + length] for j in range(1, num_lags + 1)]
     # Unbound once, so that the gradient of lags is stacked once.
     unbound = lags.to(dtype).unbind(-1)
     return _lag_sum(base.to(dtype), [term * drawn for term, drawn in zip(unbound, recent, strict=True)], cap)
-
-
-def precision(base: Tensor, lags: Tensor) -> torch.dtype:
-    """Return the dtype in which logits are summed: the wider of the two terms', at least float32."""
-    return wide(base, lags)
 
 
 def _lag_sum(logits: Tensor, terms: Sequence[Tensor], cap: float | None) -> Tensor:

@@ -20,11 +20,10 @@ from rltok_rl.functional.reduction import (
     Mask,
     loss_mean,
     masked_mean,
-    readable,
     row_groups,
     zero_masked,
 )
-from rltok_rl.functional.takes import check_finite, check_result, check_scalar, takes
+from rltok_rl.functional.takes import check_finite, check_result, check_scalar, readable, takes
 from rltok_rl.ranges import check_number
 
 

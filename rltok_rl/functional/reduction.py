@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rltok_rl.functional.takes import check_dense, takes
-from rltok_rl.functional.takes import readable as readable
 from rltok_rl.ranges import shown
 
 Mask: TypeAlias = Tensor | None

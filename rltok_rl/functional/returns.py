@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.reduction import Mask, readable, wide, zero_masked
-from rltok_rl.functional.takes import check_scalar, takes
+from rltok_rl.functional.reduction import Mask, wide, zero_masked
+from rltok_rl.functional.takes import check_scalar, readable, takes
 from rltok_rl.fused import scan, takes_kernels
 from rltok_rl.ranges import check_number
 

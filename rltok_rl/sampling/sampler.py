@@ -9,7 +9,6 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from rltok_rl.functional.policy import precision
 from rltok_rl.functional.reduction import wide
 from rltok_rl.functional.takes import takes
 from rltok_rl.sampling import solvers
@@ -133,7 +132,7 @@ def sample_boundaries(
     check_values(uniforms, base, forced)
     if uniforms is None and not greedy:
         uniforms = torch.rand(base.shape, generator=generator, device=base.device, dtype=torch.float32)
-    like = base.new_empty(0, dtype=precision(base, lags))
+    like = base.new_empty(0, dtype=wide(base, lags))
     thresholds = boundary_thresholds(uniforms, base.shape, cap=cap, forced=forced, like=like)
     if force_first:
         thresholds[..., :1] = float("-inf")  # every logit exceeds it
@@ -154,7 +153,7 @@ def _solve(base: Tensor, lags: Tensor, thresholds: Tensor, method: str) -> Tenso
     independent = num_lags == 0 or base.numel() == 0
     if independent or not solver.checks:
         _check_finite(base, lags)
-    dtype = precision(base, lags)  # one for all methods, so that their sums are equal
+    dtype = wide(base, lags)  # one for all methods, so that their sums are equal
     if independent:
         return base.to(dtype) > thresholds.to(dtype)
     rows = base.shape[:-1].numel()

@@ -58,7 +58,7 @@ UNDECLARED = {
     *("as_reward", "broken_reward_laws", "function_name", "reads_entropy"),  # take rewards, which are functions
     *("check_gamma", "check_rewards", "check_target", "check_targets", "clip_bounds"),  # are checks
     *("check_dense", "check_finite", "check_result", "check_scalar"),
-    *("precision", "wide", "readable", "signed", "takes", "check_call"),  # read a dtype, a device or a Python number
+    *("wide", "readable", "signed", "takes", "check_call"),  # read a dtype, a device or a Python number
 }
 OTHERS = {"state", "clip", "others"}
 """Parameters that functions check themselves."""

@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rltok_rl.functional import baselines, policy_gradient, returns
+from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.objectives.estimators import make_estimator
 
 from ..named_estimators import named_estimator
@@ -146,7 +147,7 @@ def some_regressors(returns_: Tensor) -> Tensor:
 
 
 def fitted(returns_: Tensor, **options: Any) -> Tensor:
-    return baselines.control_variate(returns_, some_regressors(returns_), **options)
+    return control_variate(returns_, some_regressors(returns_), **options)
 
 
 def through_estimator(name: str, **options: Any) -> Callable[..., Tensor]:

@@ -12,13 +12,13 @@ from torch.nn.functional import logsigmoid, pad
 from rltok_rl.functional.baselines import (
     RunningMean,
     batch_mean,
-    control_variate,
     group_mean,
     no_baseline,
     per_rows,
     running_mean,
     z_score,
 )
+from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.policy_gradient import score_function
 from rltok_rl.objectives.baseline import as_baseline, name_of
 

@@ -13,11 +13,11 @@ from rltok_rl.functional import policy_metrics
 from rltok_rl.functional.baselines import (
     RunningMean,
     batch_mean,
-    control_variate,
     leave_one_out,
     running_mean,
     z_score,
 )
+from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.functional.rate import RATE_CONTROLS
 from rltok_rl.functional.reduction import loss_mean, masked_mean
 from rltok_rl.objectives import RateLoss

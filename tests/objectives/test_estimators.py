@@ -14,6 +14,7 @@ from torchrl.objectives.value import GAE, ValueEstimatorBase
 
 from rltok_rl.functional import baselines, policy_gradient, returns
 from rltok_rl.functional import control_variate as control_variate_module
+from rltok_rl.functional.control_variate import control_variate
 from rltok_rl.objectives import CriticAdvantage, ReturnEstimator, ZeroCritic, make_estimator
 from rltok_rl.objectives.baseline import RunningMeanBaseline, as_baseline
 
@@ -68,7 +69,7 @@ def by_hand(name, td):
     advantages = {
         "discounted_return": g,
         "natural_gradient": g / (4 * information.clamp(min=0.05)),
-        "control_variate": baselines.control_variate(g, torch.stack((f, ahead), -1)),
+        "control_variate": control_variate(g, torch.stack((f, ahead), -1)),
         "batch_mean": g - g.mean(0),
         "leave_one_out": (g - g.mean(0)) * 4 / 3,
         "z_score": (g - g.mean()) / g.std(correction=0),
@@ -296,7 +297,7 @@ def test_options_reach_the_control_variate(folds, ridge, hindsight, masked):
         columns += [returns.discounted_return(x, 0.7, done=done, mask=mask) for x in columns]
     g = returns.discounted_return(reward, 0.7, done=done, mask=mask)
     options = {"folds": folds, "ridge": ridge}
-    expected = baselines.control_variate(g, torch.stack(columns, -1), mask=mask, **options)
+    expected = control_variate(g, torch.stack(columns, -1), mask=mask, **options)
     keys = {"regressor_keys": (("next", "early_log_prob"), "known"), "mask_key": "mask" if masked else None}
     estimator = make_estimator("control_variate", gamma=0.7, hindsight=hindsight, **keys, **options)
     torch.testing.assert_close(estimator(td.clone())["advantage"][..., 0], expected, rtol=1e-4, atol=1e-5)
@@ -459,7 +460,7 @@ def test_a_control_variate_in_parts_is_that_of_all_rows(monkeypatch, masked, row
     found = []
     for numbers in (2**22, rows * 30 * 4):
         monkeypatch.setattr(control_variate_module, "_MOST_NUMBERS", numbers)
-        advantages = baselines.control_variate(g, features, mask=mask, folds=3)
+        advantages = control_variate(g, features, mask=mask, folds=3)
         found.append((advantages, torch.autograd.grad(advantages.square().sum(), g)[0]))
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 

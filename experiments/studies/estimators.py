@@ -29,7 +29,7 @@ from rltok_rl.experiments.studies.toy import get_toy
 
 from rltok_rl.data import TextSource, local_code
 from rltok_rl.diagnostics.estimator_report import estimator_report, train_candidates
-from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_gradient
+from rltok_rl.diagnostics.exact import EnumeratedRollouts, TextRollouts, exact_head_gradient
 from rltok_rl.diagnostics.truth import counterfactual_correlation, resampled_correlation
 from rltok_rl.models.unet import UNet
 from rltok_rl.training.environment import machine
@@ -44,7 +44,7 @@ def exact_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict
     texts = source.draw(
         study.exact_texts, study.exact_bytes + 1, torch.Generator().manual_seed(study.seed + 17)
     ).byte_ids
-    exact = exact_gradient(wide, texts).policy["boundary_head.projection.weight"].flatten()
+    exact = exact_head_gradient(wide, texts)
     rollouts = EnumeratedRollouts(wide, texts, num_rows=_EXACT_ROWS, seed=study.seed)
     rate = float((rollouts.weights.unsqueeze(-1) * rollouts.table["action"]).sum(1).mean())
     tables = {}

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from rltok_rl.data import WindowSource
 from rltok_rl.diagnostics.enumeration import roll_out_strings
 from rltok_rl.diagnostics.estimator_report import Candidate
-from rltok_rl.diagnostics.exact import remembers
 from rltok_rl.diagnostics.gradient_quality import correlation, signal_to_noise
 from rltok_rl.functional.returns import discounted_return
 from rltok_rl.functional.rewards import charge_boundaries
@@ -105,7 +104,7 @@ def measure_credit(
         raise ValueError(f"text must have a free decision, which takes 3 bytes, got {num_steps + 1}")
     check_count("num_draws", num_draws, minimum=3)
     generator, picks = torch.Generator(device).manual_seed(seed), torch.Generator().manual_seed(seed)
-    learning = [candidate for candidate in candidates if candidate.learn is not None or remembers(candidate.estimator)]
+    learning = [candidate for candidate in candidates if candidate.learns]
     place = torch.arange(1, num_steps, device=device)  # [F]
     shown = torch.cat((place.new_zeros(1), rows_per_text - 1 + place))  # rows: a draw, and that draw with each flip
     probs, worth = [], []

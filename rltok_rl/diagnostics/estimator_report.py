@@ -76,7 +76,6 @@ class Row:
     variance: float  # trace of the covariance of one batch's gradient, over the squared length of the reference
     cost: float  # FLOPs of an update relative to one without an estimator
     per_cost: float  # signal to noise of the batch that the cost of a plain update buys: ``ratio / cost``
-    per_sample: float  # signal to noise of a batch of one row, ``ratio / B``
     per_petaflop: float  # signal to noise that a petaflop buys
     comparison: Comparison  # cosine, length and bias against the reference
 
@@ -175,7 +174,6 @@ def estimator_report(
                 variance=signal.noise / squared if squared > 0 else math.nan,
                 cost=flops / plain,
                 per_cost=signal.ratio * plain / flops,
-                per_sample=signal.ratio / num_rows,
                 per_petaflop=signal.ratio / flops * 1e15,
                 comparison=compare(signal, reference),
             )

@@ -1512,8 +1512,8 @@ _SIXTH = {  # by another person again, at places that no list above changes
     "evaluation/test_boundaries": (
         (
             "histogram-of-varying-length",
-            "tuple(lengths.clamp(max=longest).bincount(minlength=longest + 1)[1:].tolist()),",
-            "tuple(lengths.clamp(max=longest).bincount()[1:].tolist()),",
+            "tuple(lengths.clamp(max=LONGEST).bincount(minlength=LONGEST + 1)[1:].tolist()),",
+            "tuple(lengths.clamp(max=LONGEST).bincount()[1:].tolist()),",
         ),
     ),
     "evaluation/test_policies": (

@@ -34,12 +34,12 @@ from rltok_rl.utils import check_count
 Advantage = Literal["centred", "leave_one_out", "normalised"]
 
 
-def group_advantages(returns: Tensor, group_size: int, advantage: Advantage, *, eps: float = 1e-4) -> Tensor:
+def group_advantages(returns: Tensor, group_size: int, advantage: Advantage) -> Tensor:
     """Compare each row's return with those of its group.
 
         centred:        A_b = R_b - mean_g R                         (g - 1)/g of the exact gradient in expectation
         leave_one_out:  A_b = R_b - mean_{g without b} R             the exact gradient in expectation
-        normalised:     A_b = (R_b - mean_g R) / (std_g R + eps)     every group has equal weight
+        normalised:     A_b = (R_b - mean_g R) / (std_g R + 1e-4)    every group has equal weight
 
     The rows of a group are adjacent in returns R, [B]. The standard deviation is the group's own (divided by g).
     """
@@ -49,7 +49,7 @@ def group_advantages(returns: Tensor, group_size: int, advantage: Advantage, *, 
     if advantage != "normalised":
         return centred
     spread = centred.unflatten(0, (-1, group_size)).square().mean(-1).sqrt()  # [B / g]
-    return centred / (spread.repeat_interleave(group_size) + eps)
+    return centred / (spread.repeat_interleave(group_size) + 1e-4)
 
 
 class GroupedSegmenter(Segmenter):

@@ -63,25 +63,21 @@ def token_lengths(boundaries: Tensor, counted: Tensor | None = None) -> Tensor:
     return lengths if counted is None else lengths[counted.bool().reshape(rows.shape)[row, at]]
 
 
-def summarise_lengths(
-    lengths: Tensor, *, quantiles: Sequence[float] = QUANTILES, longest: int = LONGEST
-) -> TokenLengths:
+def summarise_lengths(lengths: Tensor) -> TokenLengths:
     """Compute mean, standard deviation, quantiles and histogram of token lengths [n].
 
-    Tokens of ``longest`` bytes and more share the histogram's last bin. ``quantiles`` are shares in (0, 1].
+    Tokens of :data:`LONGEST` bytes and more share the histogram's last bin.
     """
-    longest, count = check_count("longest", longest), len(lengths)
-    if wrong := [q for q in quantiles if not 0.0 < q <= 1.0]:
-        raise ValueError(f"quantiles must lie in (0, 1], got {wrong[0]}")
+    count = len(lengths)
     if not count:
-        return TokenLengths(0, math.nan, math.nan, dict.fromkeys(quantiles, math.nan), (0,) * longest)
+        return TokenLengths(0, math.nan, math.nan, dict.fromkeys(QUANTILES, math.nan), (0,) * LONGEST)
     exact, ordered = lengths.double(), lengths.sort().values
     return TokenLengths(
         count,
         float(exact.mean()),
         float(exact.std(correction=0)),
-        {q: float(ordered[math.ceil(q * count - 1e-9) - 1]) for q in quantiles},
-        tuple(lengths.clamp(max=longest).bincount(minlength=longest + 1)[1:].tolist()),
+        {q: float(ordered[math.ceil(q * count - 1e-9) - 1]) for q in QUANTILES},
+        tuple(lengths.clamp(max=LONGEST).bincount(minlength=LONGEST + 1)[1:].tolist()),
     )
 
 

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rltok_rl.text import ids_to_bytes
-from rltok_rl.utils import check_count
 
 EDGES = ("last_letter", "space", "first_letter", "any")
 """Places at the edge of a word; ``any`` is the union of the three."""
@@ -140,18 +139,17 @@ def position_from_end(byte_ids: Tensor) -> Tensor:
 
 
 def word_position_share(
-    byte_ids: Tensor, boundaries: Tensor, counted: Tensor | None = None, *, most: int = 6
+    byte_ids: Tensor, boundaries: Tensor, counted: Tensor | None = None
 ) -> dict[str, dict[str, EdgeShare]]:
     """Compare boundaries with each position in a word, from its ``"start"`` and its ``"end"``; see :func:`place_share`.
 
-    With k = ``most``, positions are ``"-1"`` (the byte before a word, after a word), ``"0"`` (its first byte, its last)
-    .. ``"k-1"``, ``"k+"`` and ``"outside"``. Over those of one side shares sum to 1, and so do chances.
+    Positions are ``"-1"`` (the byte before a word, after a word), ``"0"`` (its first byte, its last) .. ``"5"``,
+    ``"6+"`` and ``"outside"``. Over those of one side shares sum to 1, and so do chances.
     """
-    most = check_count("most", most)
-    names = {**{str(p): p for p in range(-1, most)}, f"{most}+": most, "outside": OUTSIDE}
+    names = {**{str(p): p for p in range(-1, 6)}, "6+": 6, "outside": OUTSIDE}
     sides = {"start": position_from_start(byte_ids), "end": position_from_end(byte_ids)}
     return {
-        side: {name: place_share(at.clamp(max=most) == p, boundaries, counted) for name, p in names.items()}
+        side: {name: place_share(at.clamp(max=6) == p, boundaries, counted) for name, p in names.items()}
         for side, at in sides.items()
     }
 

@@ -17,6 +17,7 @@ from rltok_rl.evaluation import (
     summarise_lengths,
     token_lengths,
 )
+from rltok_rl.evaluation.boundaries import QUANTILES
 from rltok_rl.models import Segmentation
 from rltok_rl.text import text_to_bytes
 
@@ -46,18 +47,16 @@ def test_lengths_by_hand():
 
 def test_a_summary_of_lengths_by_hand():
     lengths = torch.tensor([1, 2, 2, 5, 20])
-    summary = summarise_lengths(lengths, quantiles=(0.2, 0.21, 0.6, 0.8, 1.0), longest=4)
+    summary = summarise_lengths(lengths)
     assert summary.mean == 6.0 and summary.spread == pytest.approx(statistics.pstdev(lengths.tolist()))
     # The shortest length that so many tokens do not exceed.
-    assert summary.quantiles == {0.2: 1.0, 0.21: 2.0, 0.6: 2.0, 0.8: 5.0, 1.0: 20.0}
-    assert summary.histogram == (1, 2, 0, 2)
-    assert summarise_lengths(lengths, longest=30).histogram == (1, 2, 0, 0, 1, *[0] * 14, 1, *[0] * 10)
+    assert summary.quantiles == {0.05: 1.0, 0.25: 2.0, 0.5: 2.0, 0.75: 5.0, 0.95: 20.0}
+    assert summary.histogram == (1, 2, 0, 0, 1, *[0] * 10, 1)
     for count in (1, 3, 20, 60, 100):  # of 1 .. n the quantile is the product, rounded up exactly
-        shares = {percent / 100: percent for percent in range(1, 101)}
-        found = summarise_lengths(torch.arange(count).flip(0) + 1, quantiles=tuple(shares)).quantiles
-        assert found == {q: -(-percent * count // 100) for q, percent in shares.items()}
+        found = summarise_lengths(torch.arange(count).flip(0) + 1).quantiles
+        assert found == {q: -(-round(100 * q) * count // 100) for q in QUANTILES}
     ones = summarise_lengths(token_lengths(torch.ones(7)))
-    assert (ones.count, ones.mean, ones.spread, ones.histogram[0]) == (7, 1.0, 0.0, 7)
+    assert (ones.count, ones.mean, ones.spread, ones.histogram) == (7, 1.0, 0.0, (7, *[0] * 15))
     assert set(ones.quantiles.values()) == {1.0}
     for boundaries in (torch.zeros(3, 5), torch.zeros(0), torch.zeros(2, 0)):
         none = summarise_lengths(token_lengths(boundaries))

@@ -56,13 +56,7 @@ def test_boundary_metrics():
         (lambda: e.word_edge_share(AB, ONES(2), ONES(1)), rf"{shape} byte_ids, \[2\], got \[1\]"),
         (lambda: e.word_edge_share(AB, ONES(2), torch.zeros(2)), NOTHING),
         *((lambda s=s: s(NONE.long(), NONE), NOTHING) for s in (e.white_space_share, e.word_position_share)),
-        (lambda: e.word_position_share(AB, ONES(2), most=0), at_least("most", 1, 0)),
         (lambda: e.token_lengths(ONES(4), ONES(3)), rf"{shape} boundaries, \[4\], got \[3\]"),
-        *(
-            (lambda q=q: e.summarise_lengths(ONES(1), quantiles=(q,)), rf"quantiles must lie in \(0, 1\], got {q}")
-            for q in (0.0, 1.5)
-        ),
-        (lambda: e.summarise_lengths(ONES(1), longest=0), at_least("longest", 1, 0)),
         (lambda: e.join_texts([TWO_BYTES], gap=0), at_least("gap", 1, 0)),
         (lambda: e.policy_entropy(torch.tensor([0.5, 1.5])), r"probabilities must lie in \[0, 1\], got 1.5"),
         (lambda: e.policy_entropy(torch.tensor([torch.nan])), r"probabilities must lie in \[0, 1\], got nan"),

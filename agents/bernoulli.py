@@ -7,6 +7,7 @@ all boundaries of rows ``[*B, T]`` with the exact sampler. ``get_dist`` scores d
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -113,6 +114,11 @@ class Terms(nn.Module):
     def forward(self, *features: Tensor) -> BoundaryTerms:
         """Map features [*L, ...] to base [*L] and lags [*L, w]."""
         raise NotImplementedError
+
+
+def lags_of(actor: Any) -> int:
+    """Return how many earlier boundaries the logits of an actor depend on, 0 for actors without such logits."""
+    return getattr(getattr(actor, "terms", None), "num_lags", 0)
 
 
 class _BoundaryPolicy(ProbabilisticActor):

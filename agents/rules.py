@@ -34,13 +34,18 @@ class _WithForced(nn.Module):
         return (self.rule(*features) | forced).long()
 
 
+def check_rate(rate: float) -> float:
+    """Require a rate in (0, 1]."""
+    if not 0.0 < rate <= 1.0:
+        raise ValueError(f"rate must lie in (0, 1], got {rate}")
+    return rate
+
+
 class UniformActor(RuleActor):
     """Evenly spaced boundaries at any rate in (0, 1], ``a_t = [ceil(rate (t + 1)) > ceil(rate t)]``."""
 
     def __init__(self, rate: float) -> None:
-        if not 0.0 < rate <= 1.0:
-            raise ValueError(f"rate must lie in (0, 1], got {rate}")
-        super().__init__(partial(evenly_spaced, rate=rate), in_keys=["position"])
+        super().__init__(partial(evenly_spaced, rate=check_rate(rate)), in_keys=["position"])
 
 
 def evenly_spaced(position: Tensor, *, rate: float | Tensor) -> Tensor:

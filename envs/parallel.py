@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rltok_rl.agents.bernoulli import LearnedBoundaryActor
+from rltok_rl.agents.bernoulli import LearnedBoundaryActor, lags_of
 from rltok_rl.agents.segmenters import SegmenterActor, segments_mixing
 from rltok_rl.envs.reward_transforms import reward_transforms, without_transforms
 from rltok_rl.envs.rollout_plan import Plan, plan_texts, step_places, to_device
@@ -238,7 +238,7 @@ def _check_options(
     exclude: tuple[str, ...],
 ) -> None:
     name = type(actor).__name__
-    lags, kept = getattr(getattr(actor, "terms", None), "num_lags", 0), env.model.config.num_lags
+    lags, kept = lags_of(actor), env.model.config.num_lags
     if lags > kept:
         raise ValueError(
             f"recent must hold the last {lags} boundaries, got {kept}: the environment's model keeps no more"

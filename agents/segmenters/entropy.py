@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from rltok_rl.agents.rules import check_rate
 from rltok_rl.agents.segmenters.byte_model import ByteModel
 from rltok_rl.agents.segmenters.gumbel import HIDDEN, Fidelity, TrainedSpike
 from rltok_rl.agents.segmenters.segmenter import (
@@ -22,7 +23,6 @@ from rltok_rl.agents.segmenters.segmenter import (
     Segments,
     State,
     check_choice,
-    check_rate,
     draw_from_bytes,
     rate_or_default,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from rltok_rl.agents.rules import check_rate
 from rltok_rl.agents.segmenters.gumbel import Perceptron
 from rltok_rl.agents.segmenters.segmenter import (
     Evaluation,
@@ -19,7 +20,6 @@ from rltok_rl.agents.segmenters.segmenter import (
     Segments,
     State,
     check_choice,
-    check_rate,
     rate_or_default,
 )
 from torch import Tensor, nn

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor
-from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor
+from rltok_rl.agents.bernoulli import LearnedBoundaryActor, RandomActor, lags_of
+from rltok_rl.agents.rules import FixedStrideActor, RuleActor, UniformActor, WhitespaceActor, check_rate
 from rltok_rl.agents.segmenters.segmenter import (
     Offset,
     Probability,
@@ -13,7 +13,6 @@ from rltok_rl.agents.segmenters.segmenter import (
     Segmenter,
     Segments,
     State,
-    check_rate,
     rate_or_default,
 )
 from tensordict import TensorDict
@@ -47,10 +46,6 @@ class ActorSegmenter(Segmenter):
         """Whether the actor's decisions are random now."""
         return self.actor.draws_at_random
 
-    @property
-    def _num_lags(self) -> int:
-        return getattr(getattr(self.actor, "terms", None), "num_lags", 0)
-
     def _window(self, states: Tensor, byte_ids: Tensor, uniforms: Tensor | None) -> Segments:
         position = torch.arange(byte_ids.shape[1], device=byte_ids.device).expand_as(byte_ids)
         return self._draw(states, byte_ids, position, uniforms)
@@ -73,7 +68,7 @@ class ActorSegmenter(Segmenter):
         return Segments(decisions.get("action").bool(), logits=decisions.get("logits", None))
 
     def _start(self, num_rows: int, device: torch.device) -> State:
-        return {"recent": torch.zeros(num_rows, self._num_lags, dtype=torch.bool, device=device)}
+        return {"recent": torch.zeros(num_rows, lags_of(self.actor), dtype=torch.bool, device=device)}
 
     def _step(self, states: Tensor, byte_ids: Tensor, state: State, uniforms: Tensor | None) -> tuple[Segments, State]:
         observation = _observation(states, byte_ids, state["position"])
@@ -83,7 +78,7 @@ class ActorSegmenter(Segmenter):
             segments = Segments(draw_boundary(logits, uniforms) | observation.get("forced"), logits=logits)
         else:
             segments = Segments(self.actor(observation).get("action").bool())
-        recent = torch.cat((segments.boundaries[:, None], state["recent"]), 1)[:, : self._num_lags]
+        recent = torch.cat((segments.boundaries[:, None], state["recent"]), 1)[:, : lags_of(self.actor)]
         return segments, {"recent": recent}
 
 

@@ -236,13 +236,6 @@ def _check_shapes(states: Tensor, byte_ids: Tensor, shape: str) -> None:
         raise ValueError(f"states [{shape}, D] and byte_ids [{shape}] must agree and not be empty, got {shapes}")
 
 
-def check_rate(rate: float) -> float:
-    """Require a rate in (0, 1]."""
-    if not 0.0 < rate <= 1.0:
-        raise ValueError(f"rate must lie in (0, 1], got {rate}")
-    return rate
-
-
 def rate_or_default(model: UNet, rate: float | None) -> float:
     """Return a segmenter's rate, by default the model's target."""
     return model.config.target_rate if rate is None else rate

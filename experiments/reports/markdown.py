@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 
-def _missing(value: float | None) -> bool:
-    return value is None or math.isnan(value)
+def _known(value: float | None) -> TypeGuard[float]:
+    return value is not None and not math.isnan(value)
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -19,7 +19,7 @@ def number(value: float | None, digits: int = 3) -> str:
         >>> number(0.012345), number(1234.5), number(None)
         ('0.0123', '1234', '-')
     """
-    if value is None or math.isnan(value):
+    if not _known(value):
         return "-"
     if value == 0 or abs(value) >= 10 ** (digits - 1):
         return f"{value:.0f}"
@@ -33,9 +33,9 @@ def with_error(value: float | None, error: float | None = None, sign: str = "") 
         >>> with_error(2.25, 0.0123), with_error(2.25), with_error(0.1, sign="+"), with_error(None)
         ('2.250 ± 0.012', '2.250', '+0.100', '-')
     """
-    if _missing(value):
+    if not _known(value):
         return "-"
-    return f"{value:{sign}.3f}" + ("" if _missing(error) else f" ± {error:.3f}")
+    return f"{value:{sign}.3f}" + (f" ± {error:.3f}" if _known(error) else "")
 
 
 def with_unit(value: float | None, unit: str) -> str:
@@ -45,7 +45,7 @@ def with_unit(value: float | None, unit: str) -> str:
         >>> with_unit(8_000_000, "B"), with_unit(512, "B"), with_unit(3.2e16, "FLOPs"), with_unit(None, "B")
         ('8.00 MB', '512 B', '32.0 PFLOPs', '-')
     """
-    if value is None or math.isnan(value):
+    if not _known(value):
         return "-"
     thousands = int(math.log10(value) // 3) if value >= 1000 else 0
     if thousands > 6:
@@ -170,6 +170,6 @@ def score_text(value: float | None, limits: Sequence[float] | None = None) -> st
         >>> score_text(0.512, (0.4, 0.6)), score_text(0.5)
         ('0.512 [0.400, 0.600]', '0.500')
     """
-    if value is None or math.isnan(value):
+    if not _known(value):
         return "-"
     return f"{value:.3f}" + (f" [{limits[0]:.3f}, {limits[1]:.3f}]" if limits else "")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rltok_rl.agents.rules import check_rate
 from rltok_rl.agents.segmenters import TokenizerSplit
 from rltok_rl.agents.segmenters.tokenizer_files import read_tokenizer
 from rltok_rl.agents.segmenters.tokenizer_rates import MOST_PIECES, RatedBPE, choose_pre_tokenizer, grow_bpe
@@ -120,8 +121,7 @@ def bpe_of_rate(
         pre_tokenizer: None for ``gpt2``, or ``spaces`` if the words of ``gpt2`` alone exceed the rate.
         folder: as for :func:`cached_bpe`.
     """
-    if not 0.0 < rate <= 1.0:
-        raise ValueError(f"rate must lie in (0, 1], got {rate}")
+    check_rate(rate)
     text = tokenizer_text(source, length, seed)
     chosen = choose_pre_tokenizer(text.aside, rate) if pre_tokenizer is None else pre_tokenizer
     most = MOST_BYTES if most_bytes is None else most_bytes

@@ -114,7 +114,6 @@ def truth_part(model: UNet, source: TextSource, study: EstimatorOptions) -> dict
 
 def run(study: EstimatorOptions, command: str) -> Path:
     """Measure, write page, figures and JSON (with the ``command``), and return the folder."""
-    check_options(study)
     if study.threads:
         torch.set_num_threads(study.threads)
     torch.manual_seed(study.seed)

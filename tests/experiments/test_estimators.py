@@ -8,7 +8,7 @@ import pytest
 import torch
 from rltok_rl.experiments.studies import estimators, gradients
 from rltok_rl.experiments.studies.candidates import CANDIDATES, make_candidate
-from rltok_rl.experiments.studies.estimator_options import EstimatorOptions
+from rltok_rl.experiments.studies.estimator_options import EstimatorOptions, check_options
 from rltok_rl.experiments.studies.estimators import run
 from rltok_rl.experiments.studies.pages import ESTIMATOR_LABELS, gradient_table, label, value_and_error
 from rltok_rl.experiments.studies.shared_gain import SharedGain
@@ -108,12 +108,13 @@ def test_wrong_options_are_refused_before_anything_is_trained(tmp_path):
         ({"estimators": ["paper"], "num_rows": 6}, "num_rows must be a multiple of 4 with these estimators, got 6"),
     ):
         with pytest.raises(ValueError, match=message):
-            run(EstimatorOptions(toy=str(tmp_path / "toy"), out=str(tmp_path), **options), "")
-    assert not list(tmp_path.iterdir())
+            check_options(EstimatorOptions(**options))
     with pytest.raises(ValueError, match="estimators must be among .* got 'best'"):
         make_candidate("best", 0.9, None, 10)
-    done = run_forked("rltok_rl.experiments.studies.estimators", "nun_rows=8", f"out={tmp_path}")
-    assert done.returncode != 0 and "nun_rows" in done.stderr
+    for option, message in (("nun_rows=8", "nun_rows"), ("gamma=1.2", "gamma and gammas must lie in")):
+        done = run_forked("rltok_rl.experiments.studies.estimators", option, f"out={tmp_path}", f"toy={tmp_path}/toy")
+        assert done.returncode != 0 and message in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_reference_is_unbiased(monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any
 
 from rltok_rl.experiments.reports.markdown import bullets, markdown, score_text, with_error, with_unit
 from rltok_rl.experiments.reports.paired import paired_over_documents
-from rltok_rl.experiments.reports.seed_table import rate_notes, seeds_table
+from rltok_rl.experiments.reports.seed_table import SeedTable, rate_notes, seeds_table
 from rltok_rl.experiments.reports.seeds_page import PAGE, TABLE
 from rltok_rl.experiments.reports.table import (
     best_systems,
@@ -80,12 +80,13 @@ def _budget(run: RunFolder) -> tuple[str, Any]:
 def _over_seeds(path: Path, linked_from: Path) -> str:
     """The section of a comparison over seeds."""
     content = read_json(path, MOST_STATE)
+    table = SeedTable(content)
     return "\n\n".join(
         [
             f"## `{content['data']['source']}`, several seeds at equal total FLOPs: {path.parent.name}",
             f"More in [{PAGE}]({link(path.with_name(PAGE), linked_from)}). Bold: by a paired test over seeds.",
-            seeds_table(content),
-            *([bullets(notes)] if (notes := rate_notes(content)) else []),
+            seeds_table(table),
+            *([bullets(notes)] if (notes := rate_notes(table)) else []),
         ]
     )
 

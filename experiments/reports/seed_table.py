@@ -123,9 +123,8 @@ class SeedTable:
         return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
 
 
-def seeds_table(content: Mapping[str, Any]) -> str:
-    """Return the table of systems as Markdown, from the content of ``compare-seeds.json``."""
-    table = SeedTable(content)
+def seeds_table(table: SeedTable) -> str:
+    """Return the table of systems as Markdown."""
     bold, body = table.best(), []
     for place, name in enumerate(table.systems):
         rows = table.rows[table.rows["system"] == name]
@@ -171,11 +170,10 @@ def _at_edges(row: Mapping[str, Any]) -> str:
     return f"{100 * row['space_precision']:.0f} %" + ("" if edge is None else f" ({100 * edge:.0f} %)")
 
 
-def rate_notes(content: Mapping[str, Any]) -> list[str]:
+def rate_notes(table: SeedTable) -> list[str]:
     """Return the lines below the table that name systems whose rates are off their target, and those without one."""
-    table, notes = SeedTable(content), []
     off, without = table.rows[table.off_target], table.rows.loc[~table.has_target, "system"].unique()
-    systems = []
+    systems, notes = [], []
     for name, rows in off.groupby("system", sort=False):
         seeds = (f"{seed} ({100 * (rate / target - 1):+.1f} %)" for seed, rate, target in _rates(rows))
         systems.append(f"{name} in seed{'s' if len(rows) > 1 else ''} {', '.join(seeds)}")

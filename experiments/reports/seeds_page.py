@@ -94,7 +94,8 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     for system in content["systems"]:
         _require_equal_budgets(system["name"], system["rows"])
     written = json.dumps(content, indent=None, separators=(",", ":")) + "\n"
-    page = seeds_page(content)  # first: nothing is replaced if this fails
+    table = SeedTable(content)
+    page = seeds_page(content, table)  # first: nothing is replaced if this fails
     replace_text(folder / TABLE, written)
     groups = {name: [label for label in runs if label.rpartition(" ")[0] == name] for name in order}
     for suffix in FORMATS:
@@ -103,7 +104,6 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
         histories = {label: (run.history, run.held_out) for label, run in runs.items()}
         for suffix in formats:
             draw_loss_against_flops(histories, (folder / FIGURE).with_suffix(f".{suffix}"), groups=groups)
-    table = SeedTable(content)
     if differences := table.differences():
         for suffix in formats:
             draw_differences(differences, (folder / DIFFERENCES).with_suffix(f".{suffix}"), reference=table.reference)
@@ -149,9 +149,9 @@ def entropy_at_shares(run: RunFolder) -> list[float] | None:
     return [float(means.iloc[max(0, round(share * len(values)) - 1)]) for share in SHARES]
 
 
-def seeds_page(content: Mapping[str, Any]) -> str:
-    """Return the page as Markdown, from the content of ``compare-seeds.json``."""
-    table, data = SeedTable(content), content["data"]
+def seeds_page(content: Mapping[str, Any], table: SeedTable) -> str:
+    """Return the page as Markdown, from the content of ``compare-seeds.json`` and its table."""
+    data = content["data"]
     first, flops, unit, reference = table.rows.iloc[0], table.total_flops, table.unit, table.reference
     predicted = table.rows["predicted"].dropna().unique()
     options = options_text({name: value for name, value in content["model"].items() if name != "preset"})
@@ -165,7 +165,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         "over seeds (95 %), if total FLOPs differ by at most 2 % and all targets are equal. Systems with one seed, "
         f"with two where others have three, or with a seed more than {100 * COMPARED_TOLERANCE:g} % off its "
         "target, are never bold and never the best.",
-        *rate_notes(content),
+        *rate_notes(table),
         f"Differences to {reference} are paired, with their 95 % interval (Student's t): by seed (the same order "
         f"of the training text, the same initial weights), and by {unit}, averaged over seeds.",
         "The bootstrap resamples seeds (95 %, percentiles). Student's t, which decides what is bold and what differs "
@@ -185,7 +185,7 @@ def seeds_page(content: Mapping[str, Any]) -> str:
         "\n".join(f"    {plain(command)}" for command in dict.fromkeys(map(_of_all_runs, content["commands"]))),
         f"{code(data['source'])}, {data['num_rows']} rows of {data['num_steps']} bytes; model "
         f"{code(content['model']['preset'])} with {options or 'nothing replaced'}, {sizes} parameters.",
-        seeds_table(content),
+        seeds_table(table),
         *_differing(content["systems"]),
         bullets(notes),
         *_pairs(table),

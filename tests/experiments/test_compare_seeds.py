@@ -92,7 +92,8 @@ def test_means_and_paired_differences_are_those_of_the_seeds(folder, capsys):
     assert "learned minus spacebyte: -0.002 [-0.009, +0.006] over seeds (bootstrap [-0.005, +0.000])" in text
     assert "they do not differ significantly" in text and "safer one for 3 to 5 seeds" in text
     # The page needs nothing but its JSON.
-    assert seeds_page.seeds_page(json.loads((folder / "compare-seeds.json").read_text())) == text
+    content = json.loads((folder / "compare-seeds.json").read_text())
+    assert seeds_page.seeds_page(content, SeedTable(content)) == text
 
 
 def test_names_of_folders_open_no_tag_in_the_pages(folder, no_figure):
@@ -209,7 +210,8 @@ def test_cpu_hours_capabilities_and_revisions_of_all_starts_are_on_the_page(fold
 
 
 def test_pages_of_earlier_versions_can_be_written_again():
-    text = seeds_page.seeds_page(json.loads((RESULTS / "compare-scale" / "compare-seeds.json").read_text()))
+    content = json.loads((RESULTS / "compare-scale" / "compare-seeds.json").read_text())
+    text = seeds_page.seeds_page(content, SeedTable(content))
     assert "0.221 †" in text and "CPU capabilities" not in text and "Not all runs" not in text
 
 

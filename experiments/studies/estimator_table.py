@@ -245,27 +245,6 @@ def bias_text(moment: dict[str, Any]) -> str:
     return number(moment["bias"], 2) if 2 * moment["bias"] ** 2 > moment["bias_limit"] ** 2 else "-"
 
 
-def rank_correlation(rows: Sequence[Row], model: str) -> tuple[float, int]:
-    """Return Spearman's rank correlation of early signals with learning, and the number of estimators.
-
-    Learning is the score in the suite for ``recall``, bits per byte gained for ``books``. Lost signals are left out.
-    """
-    from scipy.stats import spearmanr
-
-    pairs = [
-        (row.moments[model][0]["per_cost"], learned)
-        for row in rows
-        if (learned := _learned(row, model)) is not None and is_clear(row.moments[model][0])
-    ]
-    return float(spearmanr(*zip(*pairs, strict=True)).statistic), len(pairs)
-
-
-def _learned(row: Row, model: str) -> float | None:
-    if model == "recall":
-        return row.score
-    return None if row.loss is None else -row.loss.mean
-
-
 def draw(rows: Sequence[Row], path: Path) -> Path:
     """Draw a line per estimator: what it learned in the suite and on books, and its early signal in both models."""
     titles = ("suite, interquartile mean", "books, bits per byte gained", "signal, `Recall`", "signal, books")

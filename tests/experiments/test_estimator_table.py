@@ -11,9 +11,7 @@ from rltok_rl.experiments.studies.estimator_table import (
     draw,
     gradient_table,
     learning_table,
-    rank_correlation,
     read_rows,
-    signal_text,
 )
 
 from ..layout import ROOT
@@ -68,13 +66,6 @@ def test_only_clear_signals_and_biases_are_shown(model, rows):
         for moment, bias in zip(row.moments[model], biases, strict=True):
             clear = moment["bias"] ** 2 > moment["bias_limit"] ** 2 - moment["bias"] ** 2
             assert bias == (number(moment["bias"], 2) if clear else "-")
-
-
-def test_lost_signals_are_no_part_of_the_rank_correlation(rows):
-    counts = [sum(row.loss is not None for row in rows), rank_correlation(rows, "books")[1]]
-    lost = [row for row in rows if row.loss is not None and signal_text(row.moments["books"][0]) == "lost"]
-    assert lost and counts[0] - counts[1] == len(lost)
-    assert rank_correlation([row for row in rows if row not in lost], "books") == rank_correlation(rows, "books")
 
 
 def test_the_figure_is_drawn(tmp_path, rows):

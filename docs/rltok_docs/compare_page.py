@@ -51,6 +51,7 @@ CHANGES = {
     "natural-gradient": "natural gradients",
     "ours": "[`recipe=ours`](../recipes.md#why-ours): natural gradients after a warm start of 250 kB, target 0.196",
     "ours-0.95": "`recipe=ours` with gamma 0.95",
+    "init": "[`recipe=ours`, undecided at first](places.md#where-a-fresh-policy-is-undecided), target 0.196",
     "ours-0.95-lower": "`recipe=ours` with gamma 0.95, target 0.196",
     "policy-0.3": "policy weight 0.3",
     "policy-and-target": "policy weight 0.3, target 0.193",

@@ -41,7 +41,7 @@ POOLED = ("pooled-critic", "pooled-critic-1")
 SCALED = ("scaled-by-position", "scaled-by-row")
 GRID = (
     *("normed", "normed-0.197", "unscaled", "gamma-0.99", "disarm", "critic", "critic-1", "running-mean", "warm-99"),
-    *("natural-gradient", "policy-0.3", *POOLED, "warm-90", *SCALED, "sibling-blocks", "ours"),
+    *("natural-gradient", "policy-0.3", *POOLED, "warm-90", *SCALED, "sibling-blocks", "ours", "init"),
 )
 CODE = ("bpe", "hnet", "normed", "normed-0.19", "spacebyte", "entropy-spike", "unscaled")
 OTHERS = ("normed", "fast", "gumbel", "bpe", "tuned-0.99")
@@ -196,6 +196,8 @@ DIFFERENCES = [
     *(("grid sibling-blocks", "grid unscaled", page) for page in (COMPARE, COUNTERFACTUALS)),
     *(("grid unscaled", f"grid {name}", COMPARE) for name in ("warm-90", "ours")),
     ("grid warm-90", "grid ours", COMPARE),
+    ("grid init", "grid ours", PLACES),
+    ("grid unscaled", "grid init", PLACES),
     *((name, "grid disarm", COUNTERFACTUALS) for name in ("main uniform", "grid gamma-0.99", "grid unscaled")),
     ("grid disarm", "grid normed", COUNTERFACTUALS),
     ("grid warm-99", "grid disarm", COUNTERFACTUALS),

@@ -291,7 +291,7 @@ def test_custom_code_is_executed_only_if_the_command_names_it(tmp_path, monkeypa
 
 
 def test_systems_of_every_comparison_can_be_trained():
-    """Those of compare-main that learn from rewards hold their rate alike, but for unscaled and ours."""
+    """Those of compare-main that learn from rewards hold their rate alike, but for unscaled, normed and ours."""
     for file in sorted((CONF / "experiment").glob("compare*.yaml")):
         config = configured(f"experiment={file.stem}", "data.source=books")
         systems = {name: system_config(config, name) for name in config.compare.systems}
@@ -299,8 +299,8 @@ def test_systems_of_every_comparison_can_be_trained():
             check_system(changed, name)
         if file.stem == "compare-main":
             controls = {name: changed.rate for name, changed in systems.items() if learned(changed)}
-            assert [controls.pop(name).control for name in ("unscaled", "ours")] == ["binomial", "binomial"]
-            assert len(systems) == 19 and len(controls) == 9 and "released" in controls
+            assert {controls.pop(name).control for name in ("unscaled", "normed", "ours")} == {"binomial"}
+            assert len(systems) == 20 and len(controls) == 9 and "released" in controls
             assert {(rate.control, rate.coefficient, rate.options["integral"]) for rate in controls.values()} == {
                 ("pi", 0.1, 0.01)
             }

@@ -556,6 +556,25 @@ def test_scores_of_ours_with_gamma_0_95_in_the_suite():
         assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['normed', task]:.2f})" in page
 
 
+def test_scores_of_a_policy_that_is_undecided_at_first():
+    page, entry = plain(SUITE.read_text()), "natural_gradient@0.9, warm start, no norm, undecided"
+    rows = score_cells([*archived("suite"), *cells_of(entry)], references=first_seeds())
+    seeds = [*table_of_seeds(rows, entry)]
+    rows = rows[rows.seed.isin(seeds)]
+    assert seeds == [0, 1, 2, 8, 9] and table_of_seeds(rows, entry).notna().all(axis=None)
+    failed = failures(rows).loc[[entry, "ours", "normed"]]
+    assert [*failed.itertuples(index=False, name=None)] == [(0, 70), (7, 70), (3, 70)]
+    means = [", ".join(f"{mean:.3f}" for mean in table_of_seeds(rows, name).mean()[:-1]) for name in (entry, "ours")]
+    assert f"{means[0]} and 0.597, of `ours` {means[1]} and 0.256" in page
+    for other, words in (
+        ("ours", "ahead of it over seeds (± {:.3f} over places)"),
+        ("normed", "of `normed` (± {:.3f})"),
+    ):
+        over_seeds, over_places = (paired_difference(rows, entry, other, by) for by in (SEED_PAIRS, PAIRS))
+        text = f"{over_seeds.mean:.3f} ± {over_seeds.half_width:.3f} " + words.format(over_places.half_width)
+        assert text in page, text
+
+
 @pytest.mark.parametrize(
     ("entry", "label"),
     [

@@ -33,8 +33,8 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_environment_names_versions_and_no_folder(monkeypatch):
-    monkeypatch.setenv("HOME", "/somewhere/ada")
-    entry = environment(command=f"train out={Path.cwd()}/runs/x data.source=/somewhere/ada/text", num_processes=3)
+    monkeypatch.setenv("HOME", "/somewhere/lovelace")
+    entry = environment(command=f"train out={Path.cwd()}/runs/x data.source=/somewhere/lovelace/text", num_processes=3)
     assert entry["packages"]["torch"].split(".")[0].isdigit() and entry["python"].count(".") == 2
     assert entry["command"] == "train out=./runs/x data.source=~/text"
     assert entry["num_processes"] == 3 and entry["device"] == "cpu"
@@ -45,7 +45,7 @@ def test_environment_names_versions_and_no_folder(monkeypatch):
     with fused(False):
         assert environment()["fused"] == "off"
     text = json.dumps(entry)
-    assert not machine_paths(text) and str(Path.cwd()) not in text and "ada" not in text
+    assert not machine_paths(text) and str(Path.cwd()) not in text and "lovelace" not in text
 
 
 def test_gpus_are_named_and_their_memory_counts(monkeypatch):

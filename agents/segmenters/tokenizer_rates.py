@@ -71,12 +71,14 @@ def grow_bpe(
     Args:
         train: trains a BPE of at most :data:`MOST_PIECES` on the first bytes of a text.
         windows: text that ``train`` does not see.
-        num_bytes: text of the first training, at most ``most_bytes``; each further one has four times as much.
+        num_bytes: text of the first training; each further one has four times as much.
         most_bytes: text of the last training.
     """
     if not windows:
         raise ValueError("windows must hold at least one text, got none")
     num_bytes = check_count("num_bytes", num_bytes)
+    if num_bytes > most_bytes:
+        raise ValueError(f"num_bytes must be at most most_bytes, {most_bytes}, got {num_bytes}")
     while True:
         split = train(num_bytes)
         rates = rates_by_merges(split, windows)

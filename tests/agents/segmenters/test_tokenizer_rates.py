@@ -178,6 +178,10 @@ def test_files_of_every_tokenizer_that_is_trained_here_are_read():
 def test_refusals():
     for call, message in [
         (lambda: grow_bpe(train_bpe, [], 0.5, num_bytes=1, most_bytes=2), "windows must hold at least one text"),
+        (
+            lambda: grow_bpe(train_bpe, WINDOWS, 0.5, num_bytes=3, most_bytes=2),
+            "num_bytes must be at most most_bytes, 2",
+        ),
         (lambda: train_on("bpe", WINDOWS, length=8), "vocabulary must be a number for 'bpe', got None and rate=None"),
         (lambda: train_on("unigram", WINDOWS, length=8), "vocabulary must be a number for 'unigram'"),
         (lambda: train_bpe(["a"], vocabulary=300, pre_tokenizer="gpt4"), r"one of \['gpt2', 'spaces'\], got 'gpt4'"),

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rltok_rl.text import ids_to_bytes
 
+_FAR = 6  # this position in a word and all further ones are counted as one
 EDGES = ("last_letter", "space", "first_letter", "any")
 """Places at the edge of a word; ``any`` is the union of the three."""
 OUTSIDE = -2
@@ -146,10 +147,10 @@ def word_position_share(
     Positions are ``"-1"`` (the byte before a word, after a word), ``"0"`` (its first byte, its last) .. ``"5"``,
     ``"6+"`` and ``"outside"``. Over those of one side shares sum to 1, and so do chances.
     """
-    names = {**{str(p): p for p in range(-1, 6)}, "6+": 6, "outside": OUTSIDE}
+    names = {**{str(p): p for p in range(-1, _FAR)}, f"{_FAR}+": _FAR, "outside": OUTSIDE}
     sides = {"start": position_from_start(byte_ids), "end": position_from_end(byte_ids)}
     return {
-        side: {name: place_share(at.clamp(max=6) == p, boundaries, counted) for name, p in names.items()}
+        side: {name: place_share(at.clamp(max=_FAR) == p, boundaries, counted) for name, p in names.items()}
         for side, at in sides.items()
     }
 

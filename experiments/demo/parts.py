@@ -74,15 +74,15 @@ RECALL = Part(
 ENGLISH = Part(
     "english",
     (
-        *("experiment=books", "data=python-docs", "data.source=python-docs", "data.min_bytes=2", "data.split_by=null"),
-        *("data.held_out=0.05", "data.num_rows=16", "data.num_steps=128"),
+        *("model=toy", "optim=language", "data=python-docs", "data.held_out=0.05"),
+        *("data.num_rows=16", "data.num_steps=128"),
     ),
     least_bytes=409_600,
     most_bytes=4_096_000,
     share=1.0,
     policy=(
-        *("estimator=short_return", "estimator.gamma=0.9", "baseline=batch_mean", "rate=pi"),
-        "model.overrides.boundary_scale=0.25",
+        *("estimator=short_return", "estimator.gamma=0.9", "baseline=batch_mean", "loss.policy=0.1"),
+        *("rate=pi", "rate.coefficient=0.03", "model.overrides.boundary_scale=0.25"),
     ),
 )
 

@@ -45,8 +45,8 @@ COLUMNS = (
 *_, RELATIVE, SHARE = COLUMNS
 NO_HELP = (
     "**Tokens do not help yet** where the early exit, which sees none, predicts better than the whole model. This is "
-    "normal at the start of training: with `tiny` on books it ended between 0.4 and 0.8 MB."
-)  # of the committed runs in experiments/results/books
+    "normal at the start of training: with `model=toy` on books it ended between 0.4 and 0.8 MB."
+)
 _DOTS = (
     "Lines are training, dots are held-out text, a dashed line is the target of the rate. Where lines overlap, the "
     "broad one is below."

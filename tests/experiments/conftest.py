@@ -21,6 +21,8 @@ from .configured import QUICK, configured
 
 COMPARE = [
     "experiment=compare",
+    "estimator=near_flips",
+    "baseline=none",
     "data=python-docs",
     "data.num_rows=4",
     "data.num_steps=64",

@@ -179,5 +179,6 @@ def test_the_page_of_options_is_fresh():
 
 def test_every_option_says_something_and_every_word_is_told():
     page = option_page.PAGE.read_text()
-    for word in (*SEGMENTERS, *build.ESTIMATORS, "checkpoint_every", "experiment=recall", "model.preset", "ngram_sizes"):
+    words = ("checkpoint_every", "experiment=recall", "model.preset", "ngram_sizes")
+    for word in (*SEGMENTERS, *build.ESTIMATORS, *words):
         assert f"`{word}" in page or f"{word}`" in page, word

@@ -159,7 +159,7 @@ class ByteBoundaryEnv(TextEnv):
             self._keep(rows, second_probability=second.probabilities.float()[rows, None])
 
     def _keep(self, rows: Tensor, **fresh: Tensor) -> None:
-        """Store the values of some rows for the observation, without changing tensors that were handed out."""
+        """Store the values of some rows for the observation."""
         for name, values in fresh.items():
             whole = len(rows) == self.num_rows
             self._seen[name] = values if whole else self._seen[name].index_copy(0, rows, values)
@@ -168,14 +168,16 @@ class ByteBoundaryEnv(TextEnv):
         """The current observation; its tensors share no memory with the environment's state."""
         cache = self._unet_cache
         assert cache is not None
+        early_logits = self._seen.get("early_logits")
+        # Copies: rows that go on are handed out again when others reset.
+        seen = {name: values.clone() for name, values in self._seen.items() if name != "early_logits"}
         observation = {
-            "byte": self._seen["byte"],
+            "byte": seen["byte"],
             "recent": cache.recent.to(torch.int8),
             "position": cache.position[:, None].clone(),
             "forced": cache.position == 0,
-            **self._seen,
+            **seen,
         }
-        early_logits = observation.pop("early_logits", None)
         if self.observe_entropy and early_logits is not None:
             observation["early_entropy"] = prediction_entropy(early_logits)[:, None]
         if cache.target_rate is not None:

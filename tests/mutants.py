@@ -273,7 +273,11 @@ _SECOND = {  # chosen later, by somebody else, in the same way; a test file may 
     ),
     # envs
     "envs/test_byte_boundary": (
-        ("handed-out", "self._seen[name].index_copy(0, rows, values)", "self._seen[name].index_copy_(0, rows, values)"),
+        (
+            "handed-out",
+            "{name: values.clone() for name, values in self._seen",
+            "{name: values for name, values in self._seen",
+        ),
     ),
     "envs/test_parallel": (
         ("short-rollout", "whole = max_steps >= self.num_steps and options", "whole = options"),

@@ -168,6 +168,21 @@ def test_resets_leave_observations_alone_that_were_handed_out(make_env):
             assert torch.equal(after[name], kept[name]), name
 
 
+def test_observations_may_be_changed_in_place(make_env):
+    """What a program does to an observation changes neither another entry nor what a partial reset returns."""
+    env, other = (make_env(observe_entropy=True, reference="uniform") for _ in range(2))
+    td, expected = env.reset(), other.reset()
+    for name in env.observation_spec.keys():
+        td[name].fill_(1)
+        assert all(torch.equal(td[key], expected[key]) for key in expected.keys() if td[key] is not td[name]), name
+        td[name].copy_(expected[name])
+    for name in env.observation_spec.keys():
+        td[name].fill_(1)
+    rows = TensorDict({"_reset": MIDDLE}, [3])
+    again, expected = env.reset(rows.clone()), other.reset(rows.clone())
+    assert all(torch.equal(again[key], expected[key]) for key in expected.keys())
+
+
 def test_a_reset_of_no_row_changes_nothing(make_env):
     env = make_env()
     td = env.reset()

@@ -132,6 +132,9 @@ def _read(
     states = env.model.encode(plan.byte_ids, **encoding)  # [n, L + 1, D]
     early, early_logits = env.predict_early(states[:, :-1], following)  # position t predicts byte t + 1
     observation = _observation(env, plan, states, early, early_logits)  # [n, L + 1, ...]
+    if env.has_reference:
+        reference = env.reference_rewards(plan.byte_ids, states[:, :-1], early, early_logits, plan.target_rate)
+        observation["reference_reward"] = F.pad(reference, (1, 0)).unsqueeze(-1)
     before = {name: values[:, :-1] for name, values in observation.items()}
     if isinstance(actor, SegmenterActor):
         segments = actor.draw(states[:, :-1], reading, uniforms) if segments is None else segments
@@ -162,10 +165,8 @@ def _read(
         if decoded.second.probabilities is not None:
             observation["second_probability"] = F.pad(decoded.second.probabilities.float(), (1, 0)).unsqueeze(-1)
     reward = env.reward_of(final, early, early_logits, boundaries)
-    if env.has_reference:
-        reference = env.reference_rewards(plan.byte_ids, states[:, :-1], early, early_logits, plan.target_rate)
-        observation["reference_reward"] = F.pad(reference, (1, 0)).unsqueeze(-1)
-        reward = reward - reference if env.relative else reward
+    if env.relative:
+        reward = reward - reference
     last = torch.arange(1, plan.longest + 1, device=env.device) == plan.steps[:, None]  # [n, L]
     done = (last & plan.cut[:, None]).unsqueeze(-1)
     flags = {"done": done, "terminated": done & plan.ends[:, None, None], "truncated": done & ~plan.ends[:, None, None]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from rltok_rl.agents import NetworkActor
+from rltok_rl.agents.network import AFTER_BOUNDARIES
 from rltok_rl.envs import ByteBoundaryEnv, ParallelCollector
 from torch import nn
 from torchrl.envs import EnvBase
@@ -63,6 +64,27 @@ def test_stepped_and_parallel_rollouts_are_equal(env, options):
         torch.testing.assert_close(stepped[key], parallel[key], rtol=0, atol=1e-4)
     assert options == {} or parallel["logits"].abs().max() < 2
     assert next(iter(ParallelCollector(env, actor, total_frames=64))).shape == (4, 16)
+
+
+@torch.no_grad()
+def test_a_network_reads_every_observation_that_no_boundary_changes(env):
+    """What a reference earned, too, which a parallel rollout knows before it draws."""
+    model = UNet(preset("tiny", rate_embedding=True)).eval()
+    options = {"num_steps": 16, "batch_size": (4,), "observe_entropy": True, "reference": "uniform"}
+    env = ByteBoundaryEnv(model, TEXT, **options)
+    keys = [key for key in env.observation_spec.keys() if key not in AFTER_BOUNDARIES]
+    assert "reference_reward" in keys and "target_rate" in keys
+
+    class Sum(nn.Module):
+        def forward(self, *entries):
+            first = entries[0]
+            return sum(x.reshape(*first.shape, -1).float().sum(-1, keepdim=True).sin() for x in entries)
+
+    actor, rollouts = NetworkActor(Sum(), sorted(keys)), []  # "byte" first
+    for roll in (lambda: EnvBase.rollout(env, 16, actor), lambda: env.parallel_rollout(actor)):
+        env.set_seed(1)
+        rollouts.append(roll())
+    torch.testing.assert_close(rollouts[0]["logits"], rollouts[1]["logits"], rtol=0, atol=1e-3)
 
 
 def test_reinforce_reaches_every_weight_and_raises_what_is_rewarded(env):

@@ -23,6 +23,7 @@ from rltok_rl.functional.rate import (
 )
 from rltok_rl.functional.reduction import Mask
 from rltok_rl.objectives.base import StepLoss, read, with_last_byte
+from rltok_rl.ranges import check_number
 from rltok_rl.utils import check_count
 
 CONTROLLERS = {"pi": (3.0, 0.005), "price": (15.0, 0.02)}
@@ -97,6 +98,7 @@ class RateLoss(StepLoss):
                 raise ValueError(
                     f"{name} must be None unless control is one of {[*CONTROLLERS]}, got {gain} with {control!r}"
                 )
+            check_number(name, gain, "[0, 1e6]", optional=True)
         gains = CONTROLLERS.get(control, (0.0, 0.0))
         self.proportional = gains[0] if proportional is None else proportional
         self.integral_gain = gains[1] if integral is None else integral

@@ -91,6 +91,11 @@ def test_refusals():
             for n in ("proportional", "integral")
             for c in RATE_CONTROLS
         ),
+        *(
+            (lambda n=n, g=g: RateLoss(0.2, control="pi", **{n: g}), ValueError, f"{n} must lie in .*, got {g}")
+            for n in ("proportional", "integral")
+            for g in (-3.0, float("nan"))
+        ),
         (lambda: RateLoss(0.2, reduction="none"), ValueError, "reduction must be 'mean'"),
         (lambda: RateLoss(0.2)(td.exclude("logits")), KeyError, "must hold 'logits'"),
         *((lambda c=c: slope(td, control=c), ValueError, f"if each text .*got '{c}'") for c in ONE_TARGET),

@@ -238,7 +238,7 @@ class JointLoss(LossModule):
         if name.startswith("coeff_") and not isinstance(value, Tensor):
             if name not in buffers:
                 raise AttributeError(f"{name} must be one of {sorted(b for b in buffers if b.startswith('coeff_'))}")
-            buffers[name].fill_(value)
+            buffers[name].fill_(check_number(name, value, "(-inf, inf)"))
             return
         super().__setattr__(name, value)
 

@@ -338,6 +338,9 @@ def test_coefficients_are_scheduled_in_place(rollout):
     assert joint(rollout)["loss_policy"] == 0 and joint.coeff_policy.is_floating_point()
     with pytest.raises(AttributeError, match="coeff_polcy must be one of"):
         joint.coeff_polcy = 0.05
+    with pytest.raises(ValueError, match="coeff_policy must be finite, got nan"):
+        joint.coeff_policy = math.nan
+    assert joint.coeff_policy == 0
 
 
 class Scored:

@@ -77,7 +77,8 @@ class Trials(ReturnEstimator):
         self.every = check_count("every", every)
         self.settled = None if settled is None else check_number("settled", settled, "[0, inf)")
         self.__dict__["model"] = model  # not a submodule: the loss must not own it
-        self.price, self.layout, self.generator = price, layout, generator
+        self.price = check_number("price", price, "[0, inf)")
+        self.layout, self.generator = layout, generator
         self.rows_per_pass = None if rows_per_pass is None else check_count("rows_per_pass", rows_per_pass)
         self.precision = precision
         self._entropy: Tensor | float = math.inf

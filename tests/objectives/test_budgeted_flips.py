@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -143,6 +144,10 @@ def test_rows_that_every_does_not_divide_are_refused():
     model = make_model()
     with pytest.raises(ValueError, match="every must divide the rows of the rollout, 4, got 3"):
         LocalFlips(model, gamma=0.9, every=3)(make_rollout(model).detach())
-    for name, value, message in (("every", 0, "of at least 1, got 0"), ("settled", -0.1, "at least 0 and finite")):
+    for name, value, message in (
+        ("every", 0, "of at least 1, got 0"),
+        ("settled", -0.1, "at least 0 and finite"),
+        ("price", math.nan, "at least 0 and finite, got nan"),
+    ):
         with pytest.raises(ValueError, match=f"{name} must be .*{message}"):
             BudgetedFlips(model, gamma=0.9, **{name: value})

@@ -31,7 +31,8 @@ class _World:
             raise ValueError(f"task must be one of {[*TASKS]}, got {task!r}")
         check_number("price", price, "[0, inf)")
         self.language = TASKS[task].make(TASKS[task].dial(grade), **options)
-        self.num_rows, self.price = check_count("num_envs", num_rows), price
+        self.num_rows = check_count("num_envs", num_rows)
+        self.price = float(price)  # times an action in 8 bits, a large integer would overflow
         self.num_steps = check_count("num_steps", TASKS[task].num_steps[grade - 1] if num_steps is None else num_steps)
         self.position = -1
         """Bytes before the current one; -1 before the first text."""

@@ -254,6 +254,9 @@ def test_defaults_are_those_of_the_task_and_grade():
     longer = {(task, grade): TaskGym(task, grade).world.num_steps for task in TASKS for grade in (1, 4)}
     assert longer == {key: TASKS[key[0]].num_steps[key[1] - 1] for key in longer} and len({*longer.values()}) > 1
     assert TaskVectorEnv(2, num_steps=5, price=0.0).observation_space["position"].high.tolist() == [[5], [5]]
+    dear = TaskVectorEnv(2, price=200)  # a whole number, beyond those of 8 bits
+    dear.reset(seed=0)
+    assert (dear.step(np.array([0, 1]))[1] < [1.0, -199.0]).all()
     assert TaskGym("delay", 3).language.entropy_rate != TaskGym("delay", 1).language.entropy_rate
 
 

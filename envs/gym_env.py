@@ -30,7 +30,7 @@ class ByteBoundaryGym(gymnasium.Env):
     | key | space | meaning |
     |---|---|---|
     | ``byte`` | ``Discrete(256)`` | the current byte; of models with special ids, ``Discrete(256 + num_special)`` |
-    | ``recent`` | ``MultiBinary(w)`` | the last w boundaries, newest first |
+    | ``recent`` | ``MultiBinary(w)`` | the last w boundaries, newest first; left out if w is 0 |
     | ``position`` | ``Box(0, num_steps, (1,), int64)`` | bytes since the text began |
     | ``encoder_state`` | ``Box(-1e6, 1e6, (D,), float32)`` | state of the encoder |
     | ``early_entropy`` | ``Box(0, ln 256, (1,), float32)`` | nats about the next byte; with ``observe_entropy`` |
@@ -159,7 +159,8 @@ def observation_space(env: ByteBoundaryEnv) -> spaces.Dict:
     config = env.model.config
     space: dict[str, spaces.Space] = {
         "byte": spaces.Discrete(config.num_ids),
-        "recent": spaces.MultiBinary(config.num_lags),
+        # Gymnasium has no space without numbers.
+        **({"recent": spaces.MultiBinary(config.num_lags)} if config.num_lags else {}),
         "position": spaces.Box(0, env.num_steps, (1,), np.int64),
         "encoder_state": spaces.Box(-_LARGE, _LARGE, (config.width,), np.float32),
     }

@@ -221,6 +221,9 @@ def test_spaces_have_the_ranges_of_the_docstring():
     most = {"position": 8, "target_rate": 1.0, "early_entropy": math.log(256), "encoder_state": 1e6}
     assert {name: bound[1] for name, bound in bounds.items()} == pytest.approx(most, abs=2e-3)
     assert spaces["byte"].n == 258 and spaces["recent"].n == model.config.num_lags
+    memoryless = [kind(overrides={"num_lags": 0}, num_steps=3) for kind in (ByteBoundaryGym, ByteBoundaryVectorEnv)]
+    assert all("recent" not in env.observation_space for env in memoryless)
+    assert all(env.reset(seed=0)[0] in env.observation_space for env in memoryless)
     assert ByteBoundaryGym().env.num_steps == ByteBoundaryVectorEnv().env.num_steps == 256
     assert ByteBoundaryVectorEnv().num_envs == 1
 

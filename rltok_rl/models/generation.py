@@ -30,7 +30,7 @@ class GeneratedByte:
     byte_ids: Tensor  # [B] int64
     boundaries: Tensor  # [B] bool, drawn after the byte
     log_probs: Tensor  # [B] log-likelihood of the byte under the unfiltered model, in nats
-    new: Tensor  # [B] bool, False while the row still reads its prompt
+    new: Tensor  # [B] bool, False while the row still reads its prompt, and once it has its ``max_bytes``
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ def stream(
 ) -> Iterator[GeneratedByte]:
     """Continue prompts, and yield every byte with its boundary.
 
-    Rows with shorter prompts write while longer ones still read theirs (``new`` is False there). The model runs in the
-    mode it is in; ``model.eval()`` lifts the soft cap of boundary logits.
+    Rows with shorter prompts write while longer ones still read theirs, and go on until all have written; ``new`` marks
+    the ``max_bytes`` new bytes of each. The model runs in the mode it is in; ``model.eval()`` lifts the soft cap of
+    boundary logits.
 
     Args:
         model: the U-Net.
@@ -92,12 +93,13 @@ def stream(
         logits = output.final_logits[:, -1]  # [B, 256]
         for position in range(shortest, longest + max_bytes):
             drawn = draw(logits, generator=generator)  # [B]
-            new = lengths <= position  # [B]
-            byte_ids = drawn if position >= longest else torch.where(new, drawn, prompt[:, position])
+            written = lengths <= position  # [B]
+            byte_ids = drawn if position >= longest else torch.where(written, drawn, prompt[:, position])
             observation = observe(model, cache, byte_ids)
             uniforms = None if greedy else torch.rand(len(rows), generator=generator, device=device)
             boundaries = draw_boundary(observation.boundary_logit, uniforms)  # [B]
             prediction = decide(model, cache, boundaries)
+            new = written & (position < lengths + max_bytes)  # [B]
             yield GeneratedByte(byte_ids, boundaries, byte_log_prob(logits, byte_ids), new)
             logits = prediction.final_logits
 

@@ -100,6 +100,17 @@ def test_stream_is_lazy_and_nothing_to_write_is_fine(build):
     assert written.texts == [b""] and len(written.boundaries[0]) == 0
 
 
+def test_every_row_of_a_stream_has_max_bytes_new_bytes(sharp):
+    """Also rows that go on while a longer prompt is still read."""
+    prompts = ["a", "abcdef", "abc"]
+    for most in (0, 2, 9):
+        texts = [bytearray() for _ in prompts]
+        for step in stream(sharp, prompts, max_bytes=most, **GREEDY):
+            for text, byte, new in zip(texts, step.byte_ids.tolist(), step.new.tolist(), strict=True):
+                text += bytes([byte] * new)
+        assert [bytes(text) for text in texts] == generate(sharp, prompts, max_bytes=most, **GREEDY).texts
+
+
 def test_the_former_name_of_greedy_warns_and_means_the_same(sharp):
     now = generate(sharp, "ab", max_bytes=8, **GREEDY)
     with pytest.warns(DeprecationWarning, match="boundaries='greedy' is greedy=True now") as warned:

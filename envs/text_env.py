@@ -58,7 +58,7 @@ class TextEnv(SeededEnv):
             raise TypeError(
                 f"source must be a source of windows, or texts for a TextSource, got {type(source).__name__}"
             )
-        num_steps = check_count("num_steps", num_steps)
+        num_steps = check_count("num_steps", num_steps, minimum=1 + model.config.num_marks)  # at least 2 bytes of text
         if isinstance(batch_size, int) or len(batch_size) > 1 or any(size < 1 for size in batch_size):
             shown = batch_size if isinstance(batch_size, int) else list(batch_size)
             raise ValueError(f"batch_size must be [] or [B] with B >= 1, got {shown}")

@@ -232,6 +232,11 @@ def test_refused_arguments(make_env, model):
             ValueError,
             "seed must be an integer .* got 'x'",
         ),
+        (  # its mark has the only decision
+            lambda: ByteBoundaryEnv(UNet(preset("tiny", begin_of_text=True, num_special=1)), "a text", num_steps=1),
+            ValueError,
+            "num_steps must be an integer of at least 2, got 1",
+        ),
     )
     env = make_env()
     model.to("meta")  # any other device will do

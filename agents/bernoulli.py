@@ -21,6 +21,7 @@ from torchrl.modules.tensordict_module.rnn import recurrent_mode
 from rltok_rl.functional.policy import boundary_entropy, boundary_log_prob, lagged_logit, recent_boundaries
 from rltok_rl.models.heads import BoundaryTerms, rate_logits, row_rates
 from rltok_rl.models.unet import UNet
+from rltok_rl.ranges import check_number
 from rltok_rl.sampling import draw_boundary, sample_boundaries
 
 Shape = torch.Size | list[int] | tuple[int, ...]
@@ -247,8 +248,7 @@ class RandomActor(BernoulliActor):
     """Boundaries with the same probability at every byte; the rate lies in (0, 1)."""
 
     def __init__(self, rate: float) -> None:
-        if not 0.0 < rate < 1.0:
-            raise ValueError(f"rate must lie strictly between 0 and 1, got {rate}")
+        check_number("rate", rate, "(0, 1)")
         super().__init__(_ConstantTerms(rate), in_keys=["position"])
 
 

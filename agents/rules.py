@@ -8,6 +8,7 @@ from functools import partial
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
+from rltok_rl.ranges import check_number
 from rltok_rl.utils import check_count
 
 
@@ -36,8 +37,7 @@ class _WithForced(nn.Module):
 
 def check_rate(rate: float) -> float:
     """Require a rate in (0, 1]."""
-    if not 0.0 < rate <= 1.0:
-        raise ValueError(f"rate must lie in (0, 1], got {rate}")
+    check_number("rate", rate, "(0, 1]")
     return rate
 
 

@@ -180,6 +180,10 @@ def test_refusals(env, model):
     for call, error, message in [
         (lambda: RandomActor(0.0), ValueError, "rate must lie strictly between 0 and 1, got 0.0"),
         (lambda: UniformActor(1.5), ValueError, r"rate must lie in \(0, 1\], got 1.5"),
+        *(
+            (lambda kind=kind: kind("0.2"), TypeError, "rate must be a number, got '0.2'")
+            for kind in (RandomActor, UniformActor)
+        ),
         (lambda: FixedStrideActor(0), ValueError, "stride must be an integer of at least 1, got 0"),
         (lambda: collector(lambda td: td), ValueError, "policy must draw whole windows .* got function"),
         (lambda: collector(max_frames_per_traj=10), ValueError, "max_frames_per_traj needs .* stepped .* got 10"),

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rltok_rl.models.attention import PackedRows, causal_attention, packed_attention
 from rltok_rl.models.layers import Attention
+from rltok_rl.ranges import check_fields, option
 from rltok_rl.renamed import warn_caller
 
 SMALLEST_BUCKET = 16  # tokens
@@ -53,20 +54,19 @@ class Packing:
     """
 
     bucketed: bool = True  # round totals up, so that shapes repeat
-    tokens: float | None = None  # tokens per byte that fit; None fits any number, and makes the host wait
-    second: float | None = None  # with ``tokens``: tokens of tokens per token that fit
+    # Tokens per byte that fit; None fits any number, and makes the host wait.
+    tokens: float | None = option(None, "(0, inf)")
+    second: float | None = option(None, "(0, inf)")  # with ``tokens``: tokens of tokens per token that fit
     attention: Literal["auto", "flex", "padded", "rows"] = "auto"
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name, share in (("tokens", self.tokens), ("second", self.second)):
-            if share is not None and not 0 < share < math.inf:
-                raise ValueError(f"{name} must be a positive number or None, got {share}")
-        if self.second is not None and self.tokens is None:
-            raise ValueError(f"second must be None if tokens is None: no room is set aside, got {self.second}")
         if self.attention == "varlen":
             warn_caller("attention='varlen' was removed; 'auto' is used")
             object.__setattr__(self, "attention", "auto")
+        check_fields(self)
+        if self.second is not None and self.tokens is None:
+            raise ValueError(f"second must be None if tokens is None: no room is set aside, got {self.second}")
 
     def room_for(self, num_bytes: int, num_rows: int) -> int | None:
         """Return N for ``num_bytes`` bytes of all rows, or None if it is not fixed; each row's first token adds one."""

@@ -129,7 +129,10 @@ def test_packings():
         [
             (lambda: token_layout(boundaries, Packing(tokens=0.25)), ValueError, f"{narrow} one, room for 64"),
             (lambda: model(boundaries.long(), boundaries, layout=roomy), ValueError, "200 of 208 places closed one"),
-            (lambda: Packing(tokens=0), ValueError, "tokens must be a positive number or None, got 0"),
+            (lambda: Packing(tokens=0), ValueError, "tokens must be positive and finite, or None, got 0"),
+            (lambda: Packing(tokens="0.3"), TypeError, "tokens must be a number, got '0.3'"),
+            (lambda: Packing(bucketed="no"), TypeError, "bucketed must be True or False, got 'no'"),
+            (lambda: Packing(attention="flx"), ValueError, "one of ['auto', 'flex', 'padded', 'rows'], got 'flx'"),
             (lambda: Packing(second=0.3), ValueError, "second must be None if tokens is None"),
             (lambda: packed_attention(rows, cap=None, head_size=16, method="dense"), ValueError, "'auto' or one of"),
         ]

@@ -102,11 +102,12 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
 def tied_with_best(losses: Sequence[float], difference: Callable[[int, int], Difference | None]) -> set[int]:
     """Return the rows not significantly worse than the best; tables print them bold.
 
-    A row without a test is never bold, nor is a best row that no other was tested against.
+    A row without a test is never bold, nor is a best row that no other was tested against. A row that lacks some of the
+    best row's seeds can be better in those that both have, although its mean is worse.
 
     Args:
         losses: lower is better; NaN excludes a row.
-        difference: compares two rows by their places; None without a pair.
+        difference: takes the places of two rows; the loss of the first minus that of the second, None without a pair.
 
     Example:
         >>> differences = {0: Difference(0.001, 0.002, 9), 2: Difference(0.1, 0.002, 9)}
@@ -119,7 +120,7 @@ def tied_with_best(losses: Sequence[float], difference: Callable[[int, int], Dif
         return set()
     tests = {row: difference(row, best) for row in candidates if row != best}
     known = {row: test for row, test in tests.items() if test is not None and test.error is not None}
-    return {best, *(row for row, test in known.items() if not test.significant)} if known else set()
+    return {best, *(row for row, test in known.items() if not test.significant or test.mean < 0)} if known else set()
 
 
 def interval(difference: Difference | None) -> str:

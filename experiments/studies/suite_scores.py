@@ -237,5 +237,6 @@ def best_entries(rows: pd.DataFrame, entries: Sequence[str], by: Sequence[str]) 
     """Return the entries not significantly worse than that of the highest mean score; empty without a test."""
     means = rows[rows.learnable].groupby("entry").score.mean()
     losses = [-float(means.get(entry, np.nan)) for entry in entries]
-    places = tied_with_best(losses, lambda row, best: paired_difference(rows, entries[row], entries[best], by))
+    # Losses are negative scores, so that the best one's score comes first.
+    places = tied_with_best(losses, lambda row, best: paired_difference(rows, entries[best], entries[row], by))
     return {entries[place] for place in places}

@@ -66,3 +66,15 @@ def test_bold_needs_a_test():
         ([], (), set()),
     ):
         assert tied_with_best(losses, lambda row, best, found=differences: found[row]) == bold, losses
+
+
+def test_a_row_that_is_better_in_all_shared_seeds_is_bold_although_its_mean_is_worse():
+    """Its own third seed, which the best row lacks, is a hard one."""
+    losses = [{0: 1.0, 1: 1.01}, {0: 0.9, 1: 0.911, 2: 2.0}, {0: 1.5, 1: 1.51, 2: 2.2}]
+    means = [sum(row.values()) / len(row) for row in losses]
+
+    def difference(row: int, best: int) -> Difference | None:
+        return paired_over_seeds(losses[row], losses[best])
+
+    assert min(means) == means[0] and all(difference(row, 0).significant for row in (1, 2))
+    assert tied_with_best(means, difference) == {0, 1}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
+from multiprocessing.synchronize import Event
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ Work = Callable[[Any], str]
 """Does a job, and returns a note for its line of progress."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
 """Environment of a process beside others."""
+_stopping: Event | None = None  # of a worker: set if no other job may begin
 
 
 class Outcome(NamedTuple):
@@ -61,7 +63,9 @@ def _attempt(work: Work, job: Any) -> Outcome:
         return Outcome(job, f"{type(error).__name__}: {error}", failed=True)
 
 
-def _start_worker() -> None:
+def _start_worker(stopping: Event) -> None:
+    global _stopping
+    _stopping = stopping
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     Thread(target=_end_with_parent, daemon=True).start()
 
@@ -74,19 +78,36 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _attempt_in_worker(work: Work, job: Any) -> Outcome:
+    """Do a job unless one was asked to stop: the pool gives workers jobs in advance, which it cannot take back."""
+    assert _stopping is not None
+    if _stopping.is_set():
+        return Outcome(job, "not begun, because another one was asked to stop", failed=True)
+    try:
+        return _attempt(work, job)
+    except SystemExit:  # it was asked to stop, and has saved
+        _stopping.set()
+        raise
+
+
 def _outcomes(work: Work, jobs: Sequence[Any], workers: int) -> Iterator[Outcome]:
     """Run jobs, in this process or in several; yield how each ended."""
     if workers == 1:
         yield from (_attempt(work, job) for job in jobs)
         return
     os.environ |= ONE_THREAD  # read when a worker starts; more threads than cores slow all workers down
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
-        futures = {pool.submit(_attempt, work, job): job for job in jobs}
+    context = get_context("spawn")
+    stopping = context.Event()
+    with ProcessPoolExecutor(workers, context, _start_worker, (stopping,)) as pool:
+        futures = {pool.submit(_attempt_in_worker, work, job): job for job in jobs}
         try:
             for future in as_completed(futures):
                 error = future.exception()  # of a worker that was killed
+                if isinstance(error, SystemExit):
+                    raise error
                 killed = Outcome(futures[future], f"{type(error).__name__}: {error}", failed=True)
                 yield future.result() if error is None else killed
         except BaseException:
+            stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,22 @@ def test_a_stopped_run_ends_the_sweep(trained, tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         sweep.main([*GRID, f"out={tmp_path}"])
     assert ended.value.code == 130 and len(trained) == 1
+
+
+def test_no_queued_job_begins_after_one_was_stopped(tmp_path):
+    """Workers have jobs in advance, which the pool cannot take back."""
+    (tmp_path / "stopped.py").write_text(
+        "import os\n"
+        "from rltok_rl.experiments.studies.parallel_jobs import run_jobs\n"
+        "def work(job):\n"
+        "    open(os.path.join(os.environ['BEGUN'], str(job)), 'x').close()\n"
+        "    raise SystemExit(130)\n"
+        "if __name__ == '__main__': run_jobs('test', work, range(8), total=8, workers=2)\n"
+    )
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    done = subprocess.run([sys.executable, tmp_path / "stopped.py"], env=os.environ | {"BEGUN": str(begun)})
+    assert done.returncode == 130 and 1 <= len([*begun.iterdir()]) <= 2, "a job per worker at most"
 
 
 def test_mistakes_are_named_before_anything_is_trained(trained, tmp_path):

@@ -49,6 +49,7 @@ SHARES = (0.1, 0.2, 0.3, 1.0)
 """Shares of a run's updates at which the policy's entropy is shown (Figure 13 of the paper)."""
 MOST_PAIRED = 4
 """Systems of which all pairs are compared."""
+_DATA = ("source", "split_by", "held_out", "num_rows", "num_steps")
 _CURVES = (
     f"![Bits per byte against total FLOPs]({FIGURE})",
     "Left: training, a thin line for each seed (dots: held-out text). Right: mean and standard deviation over "
@@ -76,10 +77,14 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
             rows = systems.setdefault(name, {})
             if seed in rows:
                 raise ValueError(f"seed {seed} of {name!r} must be there once, got it twice, also in {run.path}")
-            method = method_options(run)
-            for option, (mine, first) in unlike(method, methods.setdefault(name, method)).items():
-                got = f"{first!r}, and {mine!r} in {run.path}"
-                raise ValueError(f"{option} of {name!r} must be equal in all seeds, got {got}")
+            method, first = method_options(run), next(iter(rows.values()), row)
+            _require_equal(_data(run), _data(next(iter(runs.values()), run)), "must be equal in all runs", run)
+            _require_equal(
+                {**method, "counts": row["counts"]},
+                {**methods.setdefault(name, method), "counts": first["counts"]},
+                f"of {name!r} must be equal in all seeds",
+                run,
+            )
             rows[seed] = {**row, "entropy": entropy_at_shares(run), **provenance(run)}
             runs[f"{name} {path.name}"] = run
     reference = preferred_reference(systems)
@@ -111,6 +116,18 @@ def write_seeds_page(folder: Path, *, formats: Sequence[str] = ("png",), earlier
     return folder / PAGE
 
 
+def _data(run: RunFolder) -> dict[str, Any]:
+    """Return the options of a run's text that the page shows."""
+    return {f"data.{name}": run.option(f"data.{name}") for name in _DATA}
+
+
+def _require_equal(mine: Mapping[str, Any], first: Mapping[str, Any], words: str, run: RunFolder) -> None:
+    """Require that a run has the options or counts of the first one, so that one page can describe both."""
+    for option, values in unlike(mine, first).items():
+        own, other = (f"{value!r:.60}" for value in values)
+        raise ValueError(f"{option} {words}, got {other}, and {own} in {run.path}")
+
+
 def _require_equal_budgets(name: str, rows: Mapping[int, Mapping[str, Any]]) -> None:
     """Require that the seeds of a system have equal total FLOPs, within 2 %."""
     totals = {seed: total_flops(row) for seed, row in rows.items()}
@@ -128,12 +145,11 @@ def _content(
     first, summaries = runs[0], [run.summary or {} for run in runs]
     varying = {option.removeprefix(MODEL_FIELD) for changed in options.values() for option in changed}
     fields = {name: value for name, value in (first.option("model.overrides") or {}).items() if name not in varying}
-    data = ("source", "split_by", "held_out", "num_rows", "num_steps")
     return {
         "commands": sorted({without_folders(summary.get("command", "")) for summary in summaries}),
         "machines": sorted({summary.get("machine", "") for summary in summaries}),
         "revisions": sorted({start["git"]["revision"] for run in runs for start in run.starts if start.get("git")}),
-        "data": {name: first.option(f"data.{name}") for name in data},
+        "data": {name: first.option(f"data.{name}") for name in _DATA},
         "model": {"preset": first.option("model.preset"), **fields},
         "systems": [{"name": name, "rows": rows, "options": options.get(name)} for name, rows in systems.items()],
         "has_curves": all(run.history for run in runs),

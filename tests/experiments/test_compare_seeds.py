@@ -349,6 +349,20 @@ def test_seeds_of_one_system_have_one_method_and_one_budget(folder, no_figure):
         write_seeds_page(folder)
 
 
+def test_all_runs_have_one_text(folder, no_figure):
+    """The page names a single one, and pairs documents and seeds by it."""
+    evaluation = folder / "1" / "uniform" / "evaluation.json"
+    counts = json.loads(evaluation.read_text())["counts"]
+    rewrite(evaluation, counts=[counts[0] + 1, *counts[1:]])
+    with pytest.raises(ValueError, match=r"counts of 'uniform' must be equal in all seeds, got \[.*, and \[.* in .*1"):
+        write_seeds_page(folder)
+    rewrite(evaluation, counts=counts)
+    config = folder / "1" / "learned" / "config.yaml"
+    config.write_text(re.sub(r"\n  source: \S+", "\n  source: other", config.read_text()))
+    with pytest.raises(ValueError, match="data.source must be equal in all runs, got .*, and 'other' in .*learned"):
+        write_seeds_page(folder)
+
+
 def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):
     content = json.loads((write_seeds_page(folder).parent / "compare-seeds.json").read_text())
     before = (folder / "compare-seeds.json").read_bytes()

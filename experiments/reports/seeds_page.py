@@ -216,11 +216,12 @@ def _of_all_runs(command: str) -> str:
     """Return a command without its seed, its folder and its choice of systems.
 
     Example:
-        >>> _of_all_runs("rltok train experiment=compare-seeds seed=0,1 'compare.systems=[uniform]' 'out=runs/1'")
+        >>> _of_all_runs("rltok train experiment=compare-seeds seed=0,1 'compare.systems=[a, b]' 'out=my runs/1'")
         'rltok train experiment=compare-seeds'
     """
     command = command.replace("python -m rltok_rl.experiments.train", "rltok train")
-    return re.sub(r" seed=[\d,]+| '?out=\S+| '?compare\.systems=\[[^\]]*\]'?", "", command)
+    option = r"(?:seed|out|compare\.systems)="
+    return re.sub(rf""" (?:{option}\S+|'{option}(?:[^']|'"'"')*')""", "", command)  # as shlex.quote quotes words
 
 
 def _differing(systems: Sequence[Mapping[str, Any]]) -> list[str]:

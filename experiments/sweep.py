@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from rltok_rl.experiments.commands.option_errors import quoted
 from rltok_rl.experiments.commands.overrides import typed
 from rltok_rl.experiments.commands.run_checks import read_run_options
 from rltok_rl.experiments.reports.comparison import runs_below, write_comparison
@@ -62,17 +63,18 @@ def read_sweep(arguments: Sequence[str]) -> tuple[SweepOptions, list[RunJob]]:
         raise ValueError("a sweep needs options of its runs, as experiment=recall estimator.gamma=0.9,0.99, got none")
     if any(text.startswith("seed=") for text in others):
         raise ValueError("seed must be left out, got seed=...; seeds=N are seeds 0 to N - 1")
-    shared = ["compute.threads=1", "resume=true", f"out={options.out}/${{hydra:job.num}}"]
+    shared = ["compute.threads=1", "resume=true", f"out={quoted(f'{options.out}/${{hydra:job.num}}')}"]
     seeds = ",".join(map(str, range(options.seeds)))
     line = read_run_options("train", ["--multirun", *shared, *others, f"seed={seeds}"])
     configs = check_sweep(line)
     if any(config.compare.systems for config in configs):
         raise ValueError("a sweep trains single runs, got compare.systems; use rltok train --multirun")
-    jobs = []
-    for name, config, texts in zip(run_names(line.runs), configs, line.runs, strict=True):
+    run_folders, jobs = run_names(line.runs), []
+    for name, config, texts in zip(run_folders, configs, line.runs, strict=True):
         config = replace(config, out=str(Path(options.out, name)))
         kept = [text for text in texts if not text.startswith("out=")]
-        jobs.append(RunJob(config, typed(["rltok train", *kept, f"out={config.out}"])))
+        out = config.out if re.fullmatch(r"[\w ./@:-]+", config.out, re.ASCII) else quoted(config.out)
+        jobs.append(RunJob(config, typed(["rltok train", *kept, f"out={out}"])))
     return options, sorted(jobs, key=lambda job: job.config.seed)
 
 

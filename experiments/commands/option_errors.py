@@ -85,8 +85,17 @@ def _unreadable(text: str) -> str:
         return f"options must be written name=value without spaces around the name, got {text!r}"
     if value[:1] in tuple("'\"[{"):
         return f"{name} must have its quotes and brackets closed, got {value}"
-    quoted = "'" + value.replace("'", "\\'") + "'"
-    return f'{name} must be quoted if it has special characters, got {value!r}; write "{name}={quoted}"'
+    return f'{name} must be quoted if it has special characters, got {value!r}; write "{name}={quoted(value)}"'
+
+
+def quoted(text: str) -> str:
+    r"""Quote a text for Hydra, which reads it as one value whatever its characters are.
+
+    Example:
+        >>> quoted("it's, here")
+        "'it\\'s, here'"
+    """
+    return "'" + text.replace("'", "\\'") + "'"
 
 
 def unknown_option(name: str, names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from rltok_rl.experiments import sweep
+from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.run_config import TrainConfig
 
 from ..each import refused
@@ -97,3 +99,13 @@ def test_mistakes_are_named_before_anything_is_trained(trained, tmp_path):
     )
     assert sweep.main(["seeds=0"]) == 2 and not trained
     assert [job.config.out for job in read(["experiment=recall", "out=x"])[1]] == ["x/seed-0"]
+
+
+def test_any_name_is_a_folder_of_runs_and_their_commands(trained):
+    wrong = []
+    for out in ("a,b", "a=b", "a (1)", "it's", "über/a b"):
+        _, (job,) = sweep.read_sweep(["experiment=recall", f"out={out}"])
+        again = compose_config(shlex.split(job.command)[2:])
+        if (job.config.out, again.out) != (f"{out}/seed-0", f"{out}/seed-0"):
+            wrong.append((out, job.config.out, again.out))
+    assert wrong == []

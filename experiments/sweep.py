@@ -70,6 +70,14 @@ def read_sweep(arguments: Sequence[str]) -> tuple[SweepOptions, list[RunJob]]:
     if any(config.compare.systems for config in configs):
         raise ValueError("a sweep trains single runs, got compare.systems; use rltok train --multirun")
     run_folders, jobs = run_names(line.runs), []
+    swept = [str(override.key_or_group) for override in line.overrides if override.is_sweep_override()]
+    if repeated := next((name for name in run_folders if run_folders.count(name) > 1), None):
+        alike = [texts for name, texts in zip(run_folders, line.runs, strict=True) if name == repeated]
+        got = " and ".join(" ".join(text for text in texts if text.partition("=")[0] in swept) for texts in alike)
+        raise ValueError(
+            f"values of a sweep must differ in letters, digits or _.@-, which the names of its runs are made of, got "
+            f"runs {repeated} with {got}"
+        )
     for name, config, texts in zip(run_folders, configs, line.runs, strict=True):
         config = replace(config, out=str(Path(options.out, name)))
         kept = [text for text in texts if not text.startswith("out=")]

@@ -95,6 +95,11 @@ def test_mistakes_are_named_before_anything_is_trained(trained, tmp_path):
         (lambda: read(["experiment=recall", "seed=0,1"]), ValueError, "seed must be left out"),
         (lambda: read(["experiment=recall", "sedes=2"]), ValueError, "sedes"),
         (lambda: read(["experiment=recall", "estimator.gamma=0.9,2"]), ValueError, "gamma"),
+        (
+            lambda: read(["experiment=books", "data.source=x/y,x_y"]),
+            ValueError,
+            "must differ in letters.* got runs x_y-seed-0 with data.source=x/y and data.source=x_y$",
+        ),
         (lambda: read(["experiment=compare", f"data.source={__file__}"]), ValueError, "a sweep trains single runs"),
     )
     assert sweep.main(["seeds=0"]) == 2 and not trained

@@ -226,7 +226,8 @@ class Trainer:
                 f"weights; the last checkpoint is from before ({error})"
             ) from error
         # A warm start reads no advantages of a policy that learns only from its own decisions.
-        update.tried = self.step.ran_trials and (self.step.off_policy or not self.warming)
+        update.judged = self.step.off_policy or not self.warming
+        update.tried = self.step.ran_trials and update.judged
         if needs:
             metrics["token_need"] = largest_need(needs, self.processes.group)
         self._step_optimizer(metrics, update)
@@ -291,7 +292,7 @@ class Trainer:
                 if any(flops.trials):
                     metrics["trials"] = float(entry.tried)
                 self.tried_flops_done += flops.total(flops.reference, num_bytes, *rates)
-                self.tried_flops_done += flops.total(flops.learning, num_bytes, *rates)
+                self.tried_flops_done += flops.total(flops.learning, num_bytes, *rates) if entry.judged else 0.0
                 metrics["flops"], metrics["padded_flops"] = self.flops_done, self.padded_flops_done
                 metrics["total_flops"] = self.total_flops_done
                 counted.append((metrics, self.total_flops_done - before))

@@ -52,6 +52,8 @@ class Pending:
     lr: float
     state_to_repeat: dict[str, Any] | None = None
     """The state before it, if it may have to be repeated."""
+    judged: bool = True
+    """Whether advantages were computed."""
     tried: bool = True
     """Whether the estimator's trials ran."""
     warnings: list[str] = field(default_factory=list)
@@ -145,9 +147,9 @@ class UpdateFlops:
     ) -> UpdateFlops:
         """Count them, before the model is sharded.
 
-        Trials are those of the policy term's estimator, if it has any; a warm start has none. A ``reference`` is one
-        decoding of every rollout, counted at the rollout's rate. ``learning`` is the critic, the fit of a control
-        variate, and the encoder and the boundary head in further ``policy_epochs``.
+        Trials are those of the policy term's estimator, if it has any. A ``reference`` is one decoding of every
+        rollout, counted at its rate. ``learning`` is the critic, the fit of a control variate, and the encoder and the
+        boundary head in further ``policy_epochs``. Updates without advantages have neither trials nor learning.
         """
         estimator = loss.policy_estimator
         trial_flops = getattr(estimator, "flops", None)

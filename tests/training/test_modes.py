@@ -22,6 +22,7 @@ from rltok_rl.objectives import (
     LanguageModelLoss,
     RateLoss,
     ReturnEstimator,
+    make_estimator,
 )
 from rltok_rl.training import LoopOptions, Trainer
 
@@ -157,6 +158,17 @@ def test_in_a_warm_start_the_control_of_the_rate_alone_reaches_plain_reinforce(m
         assert torch.equal(silent[number]["head"], warm[number]["head"]) is same
         assert silent[number]["rate"] == warm[number]["rate"]
     assert not torch.equal(plain[0]["head"], warm[0]["head"])
+
+
+def test_a_warm_start_without_advantages_pays_for_no_fit():
+    terms = dict(JointLoss.paper(target_rate=0.3).terms)
+    estimator = make_estimator("control_variate", gamma=0.9, regressor_keys=["encoder_state"])
+    loss = JointLoss({**terms, "policy": BoundaryReinforceLoss(estimator)})
+    trainer = make_trainer(loss, warm_start_bytes=64)
+    fit = 64 * estimator.fit_flops(trainer.model.config.width)
+    for number in range(3):
+        update = trainer.update()
+        assert update["total_flops"] - update["flops"] == pytest.approx(number * fit) and fit > 0
 
 
 @both

@@ -49,6 +49,8 @@ def main(parser: Parser, options: argparse.Namespace) -> int:
         parser.error("argument --each: belongs to a comparison; give it with several runs and --out")
     if (len(options.runs) > 1) != (options.out is not None):
         parser.error("argument --out: names the folder of a comparison; give it with several runs, and only then")
+    if options.out is not None and (options.out / "config.yaml").exists():
+        parser.error(f"argument --out: must be a folder without a run, whose page it would replace, got {options.out}")
     try:
         for folder in options.runs:
             kind = kind_of(folder)

@@ -171,6 +171,7 @@ def test_command_refuses_wrong_arguments(learned_run, tmp_path, capsys):
         ([run, "--out", empty], "give it with several runs, and only then"),
         ([run, "--each"], "--each: belongs to a comparison"),
         ([run, "--also", "gif"], "invalid choice: 'gif'"),
+        ([run, run, "--out", run], f"--out: must be a folder without a run, whose page it would replace, got {run}"),
         ([run, run, "--out", str(file)], "rltok report: "),  # a file instead of a folder
     ):
         try:

@@ -104,7 +104,7 @@ def write_comparison(folders: list[Path], out: Path, *, formats: Sequence[str] =
         parts.append("## Each run\n\nErrors are over batches of held-out windows.")
         parts.append(_comparison_table(singles, options[differing], seeds=False, bold=False))
     page = out / "report.md"
-    page.write_text("\n\n".join(parts) + "\n")
+    replace_text(page, "\n\n".join(parts) + "\n")
     replace_text(out / CURVES, loss_curves(runs).to_csv(index=False, lineterminator="\n"))
     return page
 

@@ -28,6 +28,7 @@ from rltok_rl.experiments.reports.markdown import (
 from rltok_rl.experiments.reports.table import run_table
 from rltok_rl.experiments.runs.folder import RunFolder, read_run
 
+from rltok_rl.data.disk import replace_text
 from rltok_rl.foreign import check_place
 from rltok_rl.training.environment import CHANGES
 from rltok_rl.training.snapshots import sample_parts
@@ -79,7 +80,7 @@ def write_report(folder: Path, *, formats: Sequence[str] = ("png",)) -> Path:
         f"## What was not done\n\n{bullets(limits(run))}",
     ]
     page = folder / "report.md"
-    page.write_text("\n\n".join(parts) + "\n")
+    replace_text(page, "\n\n".join(parts) + "\n")  # a page that exists is taken for a whole one
     return page
 
 

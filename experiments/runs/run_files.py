@@ -38,7 +38,7 @@ def check_places(out: Path) -> None:
 
 def remove_partial(out: Path) -> None:
     """Remove what killed processes have left of a run's files that are written again."""
-    for name in (*_REPLACED, *LOGS):
+    for name in (*_REPLACED, *LOGS, "report.md"):
         for path in out.glob(f".{name}*.partial"):
             if path.is_symlink() or not path.is_dir():
                 path.unlink()

@@ -270,13 +270,15 @@ def test_damaged_weights_of_a_finished_run_are_written_again(damage, train, tmp_
 def test_config_that_cannot_be_resumed_and_files_half_written_are_found(train, tmp_path, capfd):
     folder = tmp_path / "run"
     train(folder)
-    partial = [folder / ".summary.json.0a1b2c.partial", folder / "model" / ".partial"]
-    partial[0].touch()
-    partial[1].mkdir()
+    files = [folder / f".{name}.0a1b2c.partial" for name in ("report.md", "summary.json")]
+    partial = [*files, folder / "model" / ".partial"]
+    for path in files:
+        path.touch()
+    partial[-1].mkdir()
     assert find_problems(folder) == [f"{path} was left by a process that was killed" for path in partial]
     train(folder)
-    assert not partial[0].exists()
-    partial[1].rmdir()
+    assert not any(path.exists() for path in files)
+    partial[-1].rmdir()
     (folder / "environment.json").unlink()
     assert find_problems(folder) == [f"{folder / 'environment.json'} is missing"]
     (folder / "config.yaml").write_text("")

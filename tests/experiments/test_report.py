@@ -152,6 +152,17 @@ def test_names_of_folders_cannot_steer_the_terminal(bare, capsys):
         assert "r\\u001b[31m" in shown and "\x1b" not in shown
 
 
+def test_a_page_is_replaced_as_a_whole(bare, tmp_path):
+    """A kill or a power cut leaves the earlier page: resuming writes only a missing one again."""
+    for folders, page in (([bare], bare / "report.md"), ([bare, bare], tmp_path / "both" / "report.md")):
+        arguments = [*map(str, folders), *(["--out", str(page.parent)] if len(folders) > 1 else [])]
+        page.parent.mkdir(exist_ok=True)
+        page.write_text("earlier")
+        (tmp_path / page.parent.name).with_suffix(".md").hardlink_to(page)
+        assert report.main(arguments) == 0
+        assert (tmp_path / page.parent.name).with_suffix(".md").read_text() == "earlier" != page.read_text()
+
+
 def test_options_of_others_open_no_tag_in_the_page(bare):
     image = "<img src=x onerror=alert(1)>"
     config = OmegaConf.load(bare / "config.yaml")

@@ -294,21 +294,35 @@ def test_what_ours_with_gamma_0_95_is_ahead_of_at_equal_rates():
 
 
 def test_losses_and_rates_of_ours_in_fresh_seeds():
-    page, seeds = plain(COUNTERFACTUALS.read_text()), seed_table("compare-fresh-scale").rows.query("9 < seed < 25")
-    means = seeds.groupby("system").rate.mean()
-    rows = {"ours": "| `ours`: gamma 0.9, target 0.196", "middle": "| `ours` with gamma 0.95, target 0.198"}
-    for name, row in rows.items():
-        gap = paired_over_seeds(
-            *(seeds[seeds.system == s].set_index("seed").bits_per_byte.to_dict() for s in ("unscaled", name))
-        )
-        assert gap.pairs == 15 and f"{row} | {means[name]:.3f} | 10 to 24 | {plain(interval(gap))} |" in page
-    assert f"({means['unscaled']:.3f} boundaries per byte on average)" in page
-    losses_of = seeds.pivot(index="seed", columns="system", values="bits_per_byte").astype(float)
-    texts = {name: with_error(losses_of[name].mean(), losses_of[name].std()) for name in ("ours", "middle", "unscaled")}
-    assert (
-        f"{texts['ours']} bits per byte, `unscaled` has {texts['unscaled']}" in page and f"({texts['middle']})" in page
-    )
-    assert f"It is ahead in {(losses_of['ours'] < losses_of['unscaled']).sum()} of the 15 seeds" in page
+    page, rows = plain(COUNTERFACTUALS.read_text()), seed_table("compare-fresh-scale").rows.query("seed > 9")
+
+    def losses_in(first: int, last: int) -> pd.DataFrame:
+        columns = rows.query("@first <= seed <= @last").pivot(index="seed", columns="system", values="bits_per_byte")
+        return columns.astype(float)
+
+    for start, name, first, last in (
+        ("`ours`: gamma 0.9, target 0.196", "ours", 10, 24),
+        ("the same, nothing chosen any more", "ours", 25, 39),
+        ("both", "ours", 10, 39),
+        ("`ours` with gamma 0.95, target 0.198", "middle", 10, 24),
+    ):
+        values = losses_in(first, last)
+        gap = paired_over_seeds(*(values[system].to_dict() for system in ("unscaled", name)))
+        rate = rows.query("system == @name and @first <= seed <= @last").rate.mean()
+        assert gap.pairs == last - first + 1
+        assert f"| {start} | {rate:.3f} | {first} to {last} | {plain(interval(gap))} |" in page
+    values, spaces = losses_in(10, 39), rows.query("system == 'ours'").set_index("seed").space_recall.astype(float)
+    means = {name: with_error(values[name].mean(), values[name].std()) for name in ("ours", "unscaled")}
+    assert f"It ends at {means['ours']} bits per byte, `unscaled` at {means['unscaled']}." in page
+    assert f"in {(values.ours < values.unscaled).sum()} of the 30 seeds" in page
+    found = spaces > 0.5
+    assert f"Most spaces have a boundary in {found.sum()} of the 30 seeds ({spaces[found].min():.2f} to 1.00" in page
+    ends = [f"{values.ours[chosen].mean():.3f}" for chosen in (found, ~found)]
+    assert f"Those {found.sum()} end at {ends[0]} on average, the others at {ends[1]}." in page
+    middle = losses_in(10, 24).middle
+    assert f"it ends at {with_error(middle.mean(), middle.std())} in seeds 10 to 24" in page
+    usual = rows.query("system == 'unscaled'").rate.mean()
+    assert f"({usual:.3f} boundaries per byte on average)" in page
 
 
 def test_losses_and_rates_without_spaces():

@@ -77,8 +77,8 @@ SYSTEMS = {
         name: (("compare-ablations", name),)
         for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag", "no-rate-loss")
     },
-    **{f"fresh {name}": (("compare-fresh", name),) for name in ("tuned", *TEN, *OURS_AT_95, *PAPER, "warm-99")},
-    **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in TEN},
+    **{f"fresh {name}": (("compare-fresh", name),) for name in ("tuned", "ours", *TEN, *OURS_AT_95, *PAPER, "warm-99")},
+    **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in (*TEN, "ours")},
     **{f"ten {name}": (("compare-grid", name), ("compare-fresh", name)) for name in (*OURS_AT_95, "warm-99")},
     **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in PAPER},
     **{f"no-spaces {name}": (("compare-no-spaces", name),) for name in ("unscaled", "uniform", "normed")},
@@ -102,7 +102,7 @@ MEANS = [
     *((f"main {name}", page) for name in (*MAIN, *PAPER) for page in (README, COMPARE)),
     *((f"main {name}", COMPARE) for name in OTHERS),
     *((f"main {name}", CLAIMS) for name in ("unscaled", "fast", "hnet", "gumbel")),
-    *((f"fresh {name}", PLACES) for name in ("normed", "unscaled", "tuned", "spacebyte", "uniform", "warm-99", *PAPER)),
+    *((f"fresh {name}", PLACES) for name in ("ours", *TEN, "tuned", "warm-99", *PAPER)),
     ("paper", COMPARE),
     *(("paper-0.9", page) for page in (COMPARE, CLAIMS)),
     ("released", COMPARE),
@@ -152,6 +152,17 @@ DIFFERENCES = [
     *(("fresh-scale unscaled", "equal ours", page) for page in (README, RECIPES, COMPARE, CLAIMS, COUNTERFACTUALS)),
     ("equal ours-0.95", "equal ours", COUNTERFACTUALS),
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
+    *(
+        (f"fresh {name}", "fresh ours", page)
+        for name in ("uniform", *PAPER, "tuned", "spacebyte")
+        for page in (PLACES, RECIPES)
+    ),
+    *((f"fresh {name}", "fresh ours", page) for name in ("uniform", "paper") for page in (README, CLAIMS)),
+    ("fresh paper-0.9", "fresh ours", CLAIMS),
+    ("fresh spacebyte", "fresh ours", README),
+    *((f"fresh {name}", "fresh ours", PLACES) for name in ("unscaled", "normed")),
+    *((f"ten {name}", "ten ours", PLACES) for name in ("uniform", *PAPER, "spacebyte")),
+    ("fast spacebyte", "equal ours", PLACES),
     ("fast spacebyte", "fast", PLACES),
     *(
         (f"main {name}", "main normed", COMPARE)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rltok_rl.diagnostics.exact import remembers
 from rltok_rl.diagnostics.gradient_quality import Comparison, Signal, compare, policy_gradient, signal_to_noise
 from rltok_rl.functional.rewards import REWARDS, charge_boundaries
-from rltok_rl.models.flops import decoding_flops, update_flops
+from rltok_rl.models.flops import trial_flops, update_flops
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read
 
@@ -62,7 +62,7 @@ class Candidate:
     def flops(self, model: UNet, num_rows: int, num_steps: int, rate: float) -> float:
         """Compute the FLOPs of an update with this estimator."""
         num_bytes = num_rows * num_steps
-        extra = self.extra_rows * decoding_flops(model, num_bytes, rate * num_bytes)
+        extra = self.extra_rows * trial_flops(model, num_bytes, rate * num_bytes)
         return update_flops(model, num_bytes, rate * num_bytes) + extra + self.flops_per_byte * num_bytes
 
 

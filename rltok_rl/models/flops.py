@@ -63,6 +63,11 @@ def decoding_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_seco
     return forward_flops(model, num_bytes, num_tokens, num_second=num_second, without=without)
 
 
+def trial_flops(model: UNet, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
+    """Return the FLOPs of a trial: encoder states decoded once more, with boundaries that are drawn again."""
+    return forward_flops(model, num_bytes, num_tokens, num_second=num_second, without=("encoder", "early_head"))
+
+
 def scoring_flops(model: UNet, num_bytes: float) -> float:
     """Return the FLOPs of the policy's scores: encoder and boundary head."""
     counts = matrix_parameters(model)

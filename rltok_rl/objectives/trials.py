@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from rltok_rl.functional.policy import boundary_entropy
 from rltok_rl.functional.reduction import masked_mean, zero_masked
-from rltok_rl.models.flops import decoding_flops
+from rltok_rl.models.flops import trial_flops
 from rltok_rl.models.tokens import Layout, as_packing
 from rltok_rl.models.unet import UNet
 from rltok_rl.objectives.base import read, under_next
@@ -84,12 +84,12 @@ class Trials(ReturnEstimator):
         self._entropy: Tensor | float = math.inf
 
     def flops(self, num_bytes: float, num_tokens: float, *, num_second: float | None = None) -> float:
-        """Return the FLOPs of one pass of every row that has trials: token layers, decoder and the last head.
+        """Return the FLOPs of one pass of every row that has trials: boundary head, token layers, decoder, last head.
 
         The rollout has ``num_bytes``, ``num_tokens`` and ``num_second`` tokens of tokens (None: at the target rate). A
         subclass with another number of passes overrides this.
         """
-        return decoding_flops(self.model, num_bytes, num_tokens, num_second=num_second) / self.every
+        return trial_flops(self.model, num_bytes, num_tokens, num_second=num_second) / self.every
 
     def _trial_advantages(self, rollout: TensorDictBase) -> Tensor:
         """Return the advantages [B, T] of a rollout [B, T]; a subclass overrides this."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from rltok_rl.diagnostics.exact import exact_head_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.models.flops import decoding_flops
+from rltok_rl.models.flops import trial_flops
 from rltok_rl.objectives import LocalFlips, make_estimator
 
 from ..each import each
@@ -118,11 +118,11 @@ def test_second_rows_share_what_their_coupling_says():
 
 def test_flops_are_those_of_one_pass_and_mistakes_are_refused():
     model = make_model()
-    assert SiblingTrials(model, gamma=0.9, every=4).flops(10, 6) == decoding_flops(model, 10, 6) / 4
+    assert SiblingTrials(model, gamma=0.9, every=4).flops(10, 6) == trial_flops(model, 10, 6) / 4
     robust = DoublyRobustFlips(model, gamma=0.9, num_flips=2, span=5, every=4)
     size = 1 + model.config.width + 8 + 9  # predictions of all rows and of those with trials, one effect per ten bytes
     own = 10 * 2 * size * 1.25 + 2 * size**2
-    assert robust.flops(10, 6) == pytest.approx(2 * decoding_flops(model, 10, 6) / 4 + own)
+    assert robust.flops(10, 6) == pytest.approx(2 * trial_flops(model, 10, 6) / 4 + own)
     with pytest.raises(ValueError, match=r"coupling must be one of \['independent', .*got 'twins'"):
         SiblingTrials(model, gamma=0.9, coupling="twins")
     with pytest.raises(ValueError, match="memory must lie in"):

@@ -11,7 +11,7 @@ from rltok_rl.experiments.runs.build import make_trainer
 from torch import Tensor
 
 from rltok_rl.functional.policy import boundary_entropy
-from rltok_rl.models.flops import decoding_flops
+from rltok_rl.models.flops import trial_flops
 from rltok_rl.objectives import BudgetedFlips, LocalFlips, make_estimator
 
 from ..each import each
@@ -114,7 +114,7 @@ def test_flops_are_counted_for_batches_with_flips():
     """A quarter of the rows is a quarter of the cost; after a batch without flips the total is that of passes."""
     trainer = make(estimator="budgeted_flips", updates=3)
     estimator = trainer.loss.terms["policy"]._value_estimator
-    assert estimator.flops(100, 30) == pytest.approx(2 / estimator.every * decoding_flops(trainer.model, 100, 30))
+    assert estimator.flops(100, 30) == pytest.approx(2 / estimator.every * trial_flops(trainer.model, 100, 30))
     totals, trials = [], []
     for settled in (0.0, 10.0, 0.0):
         estimator.settled = settled

@@ -8,7 +8,7 @@ import torch
 from rltok_rl.diagnostics.exact import exact_head_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
 from rltok_rl.functional.returns import discounted_return
-from rltok_rl.models.flops import decoding_flops
+from rltok_rl.models.flops import trial_flops
 from rltok_rl.objectives import DisARM, make_estimator
 
 from ..each import each
@@ -89,6 +89,6 @@ def test_settled_policies_get_returns_and_few_rows_cost_less():
     estimator(rollout.clone())  # the batch before decides
     returns = make_estimator("discounted_return", gamma=0.9, baseline="leave_one_out")
     assert torch.equal(estimator(rollout.clone())["advantage"], returns(rollout.clone())["advantage"])
-    assert estimator.flops(10, 6) == decoding_flops(model, 10, 6) / 4
+    assert estimator.flops(10, 6) == trial_flops(model, 10, 6) / 4
     with pytest.raises(ValueError, match="baseline must be 'none'"):
         DisARM(model, gamma=0.9, baseline="batch_mean")

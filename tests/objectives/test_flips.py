@@ -11,7 +11,7 @@ from rltok_rl.envs import ByteBoundaryEnv
 from torch import Tensor
 
 from rltok_rl.models import UNet
-from rltok_rl.models.flops import decoding_flops
+from rltok_rl.models.flops import trial_flops
 from rltok_rl.objectives import LocalFlips
 from rltok_rl.training import TrainingStep
 
@@ -174,7 +174,7 @@ def test_flops_are_those_of_the_extra_rows_and_other_rollouts_are_refused():
     model = make_model(**MODELS["routing"])
     flips, rollout = LocalFlips(model, gamma=0.9, num_flips=3), make_rollout(model).detach()
     costs = [flips.flops(10, 6, num_second=second) for second in (None, 5)]
-    assert costs == [3 * decoding_flops(model, 10, 6, num_second=second) for second in (None, 5)]
+    assert costs == [3 * trial_flops(model, 10, 6, num_second=second) for second in (None, 5)]
     assert costs[0] != costs[1]
     with pytest.raises(ValueError, match=r"the rollout must be \[B, T\], got \[12\]"):
         flips(rollout[0])

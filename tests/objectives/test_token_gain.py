@@ -10,7 +10,7 @@ from torch import Tensor
 from rltok_rl.diagnostics.enumeration import enumerate_rollouts
 from rltok_rl.diagnostics.exact import exact_head_gradient
 from rltok_rl.diagnostics.gradient_quality import policy_gradient
-from rltok_rl.models.flops import decoding_flops
+from rltok_rl.models.flops import trial_flops
 from rltok_rl.objectives import TokenGain, make_estimator
 
 from ..each import each
@@ -91,7 +91,7 @@ def test_some_rows_stand_for_all_and_flops_are_theirs():
     rows = (some != 0).any(-1).nonzero().flatten()
     assert torch.equal(rows // 3, torch.arange(2))
     torch.testing.assert_close(some[rows], 3 * all_rows[rows], rtol=1e-4, atol=1e-5)
-    assert gains.flops(10, 6) == decoding_flops(model, 10, 6) / 3
+    assert gains.flops(10, 6) == trial_flops(model, 10, 6) / 3
     with pytest.raises(ValueError, match="apart must be an integer of at least 1, got 0"):
         TokenGain(model, gamma=0.9, apart=0)
     with pytest.raises(ValueError, match="baseline must be 'none'"):

@@ -69,6 +69,13 @@ def _train(config: TrainConfig, command: str, trainer: Trainer, texts: Texts, re
             print(f"resuming {printable(str(out))} after update {trainer.updates}", file=sys.stderr)
         print(printable_lines(f"{config.data.source}: {texts.described}"), file=sys.stderr)
         print(describe_recipe(config, trainer.model.config.to_dict()), file=sys.stderr)
+        warm, total = trainer.options.warm_start_bytes, trainer.options.total_bytes
+        if trainer.options.total_flops is None and warm >= total:
+            print(
+                f"warning: the policy gets no rewards in this run: actor.warm_start_bytes must be less than "
+                f"optim.total_bytes={total}, got {warm}",
+                file=sys.stderr,
+            )
     if state is not None and trainer.done:
         model = whole_model(trainer.model)
         summary = processes.broadcast(_finished(config, trainer, model, report) if processes.main else None)

@@ -61,6 +61,14 @@ def test_run_writes_its_folder(tmp_path, capsys):
     assert line.endswith(f"{summary['held_out_rate']:.3f} boundaries per byte") and page == f"report: {out}/report.md"
 
 
+def test_a_warm_start_as_long_as_the_run_is_told(tmp_path, capsys):
+    for size, told in ((1_000_000, True), (128, False)):
+        config = configured(*QUICK, f"actor.warm_start_bytes={size}", f"out={tmp_path / str(size)}")
+        train.run(config, "the command")
+        warning = f"actor.warm_start_bytes must be less than optim.total_bytes={config.optim.total_bytes}, got {size}"
+        assert (warning in capsys.readouterr().err) == told
+
+
 def test_relative_return_in_metrics(tmp_path):
     """Updates that a snapshot follows have its relative return and error in ``metrics.csv``, the others ``nan``.
 

@@ -86,6 +86,10 @@ SYSTEMS = {
     "all spacebyte": (("compare-main", "spacebyte"), ("compare-fresh-scale", "spacebyte")),
     "fast": (("compare-fresh-scale", "factor-0.25"),),
     "equal ours": (("compare-fresh-scale", "ours"),),
+    "fresh-scale init": (("compare-fresh-scale", "init"),),
+    "twenty init": (("compare-grid", "init"), ("compare-fresh-scale", "init")),
+    "twenty ours": (("compare-grid", "ours"), ("compare-fresh-scale", "ours")),
+    "twenty unscaled": (("compare-grid", "unscaled"), ("compare-fresh-scale", "unscaled")),
     "equal ours-0.95": (("compare-fresh-scale", "middle"),),
     "fresh-scale unscaled": (("compare-fresh-scale", "unscaled"),),
     "fast spacebyte": (("compare-fresh-scale", "spacebyte"),),
@@ -163,6 +167,10 @@ DIFFERENCES = [
     *((f"fresh {name}", "fresh ours", PLACES) for name in ("unscaled", "normed")),
     *((f"ten {name}", "ten ours", PLACES) for name in ("uniform", *PAPER, "spacebyte")),
     ("fast spacebyte", "equal ours", PLACES),
+    *((f"main {name}", "grid init", PLACES) for name in ("uniform", *PAPER, "tuned", "spacebyte")),
+    *((f"{seeds} unscaled", f"{seeds} init", PLACES) for seeds in ("fresh-scale", "twenty")),
+    ("equal ours", "fresh-scale init", PLACES),
+    *(("twenty init", "twenty ours", page) for page in (PLACES, RECIPES)),
     ("fast spacebyte", "fast", PLACES),
     *(
         (f"main {name}", "main normed", COMPARE)

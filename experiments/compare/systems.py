@@ -77,7 +77,10 @@ def system_config(config: TrainConfig, system: str) -> TrainConfig:
     by_name = variants(config)
     names, variant = system_names(by_name), by_name.get(system)
     if system not in names:
-        raise ValueError(f"compare.systems must be among {names}, got {system!r}{nearest(system, names)}")
+        near, (start, dot, _) = nearest(system, names), system.partition(".")
+        if dot and start in config.compare.variants:
+            near = f"; a dot in compare.variants.{system}= begins a level, write 'compare.variants={{{system}: ...}}'"
+        raise ValueError(f"compare.systems must be among {names}, got {system!r}{near}")
     for where, held in ((f"options.{system}", config.compare.options.get(system, {})), (f"variants.{system}", variant)):
         if held is not None and not isinstance(held, Mapping):
             raise ValueError(f"compare.{where} must hold options by name, got {held!r}")

@@ -100,6 +100,13 @@ def test_systems_off_their_target_rate_are_named(compared, tmp_path, monkeypatch
     assert len(train_again(0.1)) == 1
 
 
+def test_a_dot_in_the_name_of_a_variant_is_explained():
+    split, whole = "+compare.variants.flips-0.5={recipe: tuned}", "compare.variants={flips-0.5: {recipe: tuned}}"
+    with pytest.raises(ValueError, match=r"got 'flips-0.5'; a dot .* write 'compare.variants={flips-0.5: ...}'"):
+        system_config(configured("experiment=compare", "data.source=books", split), "flips-0.5")
+    assert system_config(configured("experiment=compare", "data.source=books", whole), "flips-0.5").loss.policy == 0.1
+
+
 def test_system_is_a_run_like_any_other(compared, tmp_path):
     """Its configuration trains it again, to the last bit; a child process, in other memory, up to rounding."""
     config = system_config(small(compared, "uniform"), "uniform")

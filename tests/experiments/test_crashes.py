@@ -33,6 +33,7 @@ from rltok_rl.training.checkpoint import (
 from rltok_rl.training.distributed import Processes
 from rltok_rl.training.environment import read_starts
 from rltok_rl.training.metrics import MetricsTable, UpdateLog, UpdateMetrics
+from rltok_rl.training.options import LoopOptions
 
 from ..each import each
 from ..tools.crashes import Recorder, Tree, crashes
@@ -59,7 +60,7 @@ class Stepper(SimpleNamespace):
 
     def __init__(self, model: UNet, killed_after: int | None = None) -> None:
         costs = dict.fromkeys(("flops_done", "padded_flops_done", "tried_flops_done", "total_flops_done"), 1.0)
-        speed, options = SimpleNamespace(name=None, peak=None), SimpleNamespace(total_flops=None)
+        speed, options = SimpleNamespace(name=None, peak=None), LoopOptions(total_bytes=128 * UPDATES)
         parts = {"processes": Processes(), "segmenter": None, "actor": None, "policy": None, "speed": speed}
         super().__init__(**parts, **costs, model=model, options=options, bytes_per_update=128, expected_bytes=1)
         self.updates, self.killed_after = 0, killed_after

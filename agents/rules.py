@@ -37,8 +37,7 @@ class _WithForced(nn.Module):
 
 def check_rate(rate: float) -> float:
     """Require a rate in (0, 1]."""
-    check_number("rate", rate, "(0, 1]")
-    return rate
+    return check_number("rate", rate, "(0, 1]")
 
 
 class UniformActor(RuleActor):

@@ -91,11 +91,15 @@ def _unreadable(text: str) -> str:
 def quoted(text: str) -> str:
     r"""Quote a text for Hydra, which reads it as one value whatever its characters are.
 
+    Backslashes before a quote, the closing one included, are doubled; Hydra takes all others as they are.
+
     Example:
         >>> quoted("it's, here")
         "'it\\'s, here'"
+        >>> print(quoted("a\\b\\"))
+        'a\b\\'
     """
-    return "'" + text.replace("'", "\\'") + "'"
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"
 
 
 def unknown_option(name: str, names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rltok_rl.experiments.commands.option_errors import quoted
 from rltok_rl.experiments.commands.overrides import compose_config
 from rltok_rl.experiments.runs.build import make_trainer
 from rltok_rl.experiments.studies.parallel_jobs import ONE_THREAD
@@ -95,9 +96,8 @@ def run_overrides(part: Part, system: str, *, total_bytes: int, out: Path) -> li
         >>> run_overrides(part, "uniform", total_bytes=5000, out=Path("runs/a"))[:3]
         ['experiment=recall', 'actor=uniform', 'optim.total_bytes=5000']
     """
-    quoted = str(out).replace("\\", "\\\\").replace("'", "\\'")
     size = (f"optim.total_bytes={total_bytes}", "optim.warm_up=0.0714286", "compute.threads=1")
-    return [*part.overrides, *(SYSTEMS[system] or part.policy), *size, *_SNAPSHOTS, f"out='{quoted}'"]
+    return [*part.overrides, *(SYSTEMS[system] or part.policy), *size, *_SNAPSHOTS, f"out={quoted(str(out))}"]
 
 
 def measure_speed(overrides: list[str]) -> tuple[float, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rltok_rl.experiments.commands import overrides
+from rltok_rl.experiments.commands.option_errors import quoted
 from rltok_rl.experiments.commands.overrides import read_command_line
 from rltok_rl.experiments.commands.run_checks import check_policy, read_run_options
 from rltok_rl.experiments.studies import estimator_options  # noqa: F401  registers its schema
@@ -194,12 +195,17 @@ def test_options_of_a_policy_are_refused_if_none_is_learned():
         assert (message or "").startswith(expected) if expected else message is None, line
 
 
+@pytest.mark.parametrize("text", ["it's", "a\\b", "a\\", "a\\'b", "a\\\\'", "x, y=[1]", "\\\\server\\", ""])
+def test_hydra_reads_a_quoted_text_as_it_is(text):
+    assert OverridesParser.create().parse_override(f"out={quoted(text)}").value() == text
+
+
 @pytest.mark.parametrize("name", ["it's here", "a,b"])
 def test_a_quoted_folder_leaves_no_stray_folder(name, tmp_path):
-    quoted = "out='" + name.replace("'", "\\'") + "/run'"
-    assert read_run_options("train", [quoted]).configs[0].out == f"{name}/run"
+    option = f"out={quoted(f'{name}/run')}"
+    assert read_run_options("train", [option]).configs[0].out == f"{name}/run"
     (tmp_path / name).mkdir()
-    read_run_options("train", [quoted])
+    read_run_options("train", [option])
     assert not list((tmp_path / name).iterdir())
 
 

@@ -161,7 +161,8 @@ def test_the_tables_of_estimators_are_fresh():
     rows = read_rows(estimator_page.RESULTS)
     page = estimator_page.PAGE.read_text()
     assert page == estimator_page.page(rows), "run python docs/rltok_docs/estimator_page.py"
-    for some in (rows, [row for row in rows if row.estimator.gamma == 0.9]):
+    apart = [row for row in rows if row.estimator.system != "standard-init"]  # its signal is that of ours
+    for some in (apart, [row for row in apart if row.estimator.gamma == 0.9]):
         ranks = []  # of clear early signals with learning: scores in the suite, bits per byte gained on books
         for model in MODELS:
             learned = [row.score if model == "recall" else row.loss and -row.loss.mean for row in some]

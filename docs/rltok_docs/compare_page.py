@@ -21,11 +21,13 @@ PAGE, RESULTS = ROOT / "docs/results/compare.md", ROOT / "experiments/results"
 SCRIPT = "docs/rltok_docs/compare_page.py"
 RATE = 0.2
 """Boundaries per byte that systems are compared at."""
+_STANDARD = "`standard-init`: [`ours` with standard initial weights](places.md#where-a-fresh-policy-is-undecided)"
 SYSTEMS = {
     "third-letter": "`third-letter`: SpaceByte's boundaries three bytes later",
     "imitation": "`imitation`: `fast` that begins with `third-letter`",
     "ours": "[`ours`](../recipes.md#why-ours), target 0.196",
-    "normed": "[`normed`](../recipes.md#why-normed): `ours` with gamma 0.95 and a norm",
+    "standard-init": _STANDARD,
+    "normed": "[`normed`](../recipes.md#why-normed): `standard-init` with gamma 0.95 and a norm",
     "unscaled": "[`unscaled`](../recipes.md#why-unscaled)",
     "hnet": "H-Net, ratio weight 10",
     "entropy-spike": "entropy spikes",
@@ -44,19 +46,20 @@ SYSTEMS = {
     "local-flips": "local flips",
 }
 """Systems of ``compare-main`` by name."""
+_OURS = "natural gradients after a warm start of 250 kB, undecided at first"
 _FEW = "in a quarter of the rows until settled"
 _SECOND_ROWS = "counterfactuals.md#second-rows-that-run-forward-only"
 CHANGES = {
     "unscaled": "`unscaled`: gamma 0.9, policy weight 0.1, rate weight 1, batch mean, eight lags",
     "natural-gradient": "natural gradients",
-    "ours": "[`recipe=ours`](../recipes.md#why-ours): natural gradients after a warm start of 250 kB, target 0.196",
-    "ours-0.95": "`recipe=ours` with gamma 0.95",
-    "init": "[`recipe=ours`, undecided at first](places.md#where-a-fresh-policy-is-undecided), target 0.196",
-    "ours-0.95-lower": "`recipe=ours` with gamma 0.95, target 0.196",
+    "ours": f"[`recipe=ours`](../recipes.md#why-ours): {_OURS}, target 0.196",
+    "standard-init": _STANDARD,
+    "standard-init-95": "`standard-init` with gamma 0.95, target 0.2",
+    "standard-init-95-lower": "`standard-init` with gamma 0.95",
     "policy-0.3": "policy weight 0.3",
     "policy-and-target": "policy weight 0.3, target 0.193",
     "rate-0.3": "rate weight 0.3",
-    "normed": "[`recipe=normed`](../recipes.md#why-normed): `ours` with gamma 0.95 and a norm",
+    "normed": "[`recipe=normed`](../recipes.md#why-normed): `standard-init` with gamma 0.95, a norm, target 0.2",
     "running-mean": "running mean",
     "normed-0.197": "`recipe=normed` with a target of 0.197",
     "leave-one-out": "leave-one-out",
@@ -78,6 +81,7 @@ CHANGES = {
     "norm-95": "gamma 0.95 and the norm",
     "norm": "with the norm",
     "token-gain": f"`token_gain`, gamma 1, {_FEW}",
+    "token-gain-90": f"`token_gain`, gamma 0.9, {_FEW}",
     "z-score": "z-score",
     "warm-start": "1.5 MB with random boundaries first (before revision 32b6ab12)",
     "both-weights": "policy weight 0.3 and rate weight 3",

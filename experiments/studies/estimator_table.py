@@ -7,7 +7,7 @@ Everything is read from a folder of results: ``moments``, the boundary suite and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ class Estimator:
 
 
 _FEW_ROWS = "one row in four, until entropy is below 0.1 nats"
-_AS_OURS = "warm start; no norm in the suite; target 0.196 on books"
+_STANDARD = "warm start; no norm in the suite; target 0.196 on books"
+_AS_OURS = f"undecided at first; {_STANDARD}"
 _CRITIC = "`loss=ppo` with one epoch, one update of the critic per batch"
 ESTIMATORS = (
     Estimator("batch mean", "paper@0.9", "batch_mean@0.9", "unscaled", papers=True),
@@ -77,6 +78,14 @@ ESTIMATORS = (
     ),
     Estimator("pooling critic, lambda 1", "pooled_critic@0.9", None, "pooled-critic-1", differing=_CRITIC),
     Estimator("natural gradients (`ours`)", "natural@0.9", "ours", "ours", differing=_AS_OURS, own_gradient=True),
+    Estimator(
+        "natural gradients, standard initial weights",
+        "natural@0.9",
+        "natural_gradient@0.9, warm start, no norm",
+        "standard-init",
+        differing=_STANDARD,
+        own_gradient=True,
+    ),
     Estimator(
         "natural gradients, gamma 0.95 (`normed`)",
         "natural@0.95",
@@ -119,7 +128,7 @@ ESTIMATORS = (
         "doubly-robust",
         differing=f"2 flips per 16 bytes, not 3; {_FEW_ROWS}",
     ),
-    Estimator("token gains", "token_gain@0.9", "token_gain@0.9"),
+    Estimator("token gains", "token_gain@0.9", "token_gain@0.9", "token-gain-90", differing=f"on books {_FEW_ROWS}"),
     Estimator("token gains, gamma 1", "token_gain", None, "token-gain", differing=_FEW_ROWS),
     Estimator("token gains of four rows, gamma 1", "shared_gain_4"),
 )
@@ -137,11 +146,15 @@ class Row:
     """95 % limits of ``score``, resampling seeds within each task and grade."""
     suite_trials: float | None
     """Share of trials in the FLOPs of the suite, over cells that have recorded it; None if none has."""
+    suite_seconds: float | None
+    """CPU seconds of training a cell of the suite."""
     loss: Difference | None
     """Bits per byte on books minus those of the reference, over seeds."""
     books_trials: float | None
+    books_seconds: float | None
+    """CPU seconds of training on books; None without files, as ``books_trials`` and ``rate``."""
     rate: float | None
-    """Boundaries per byte on books; None without files."""
+    """Boundaries per byte on books."""
 
 
 def read_rows(results: Path) -> list[Row]:
@@ -154,21 +167,22 @@ def read_rows(results: Path) -> list[Row]:
     scored = suite_scores.score_cells(cells)
     rows = []
     for estimator in ESTIMATORS:
-        score, limits, tried = None, None, None
+        score, limits, tried, seconds = None, None, None, None
         if estimator.entry is not None:
             if estimator.entry in summary:
                 score, limits = (summary[estimator.entry][name] for name in ("iqm", "interval"))
             else:
                 scores = suite_scores.strata(scored, estimator.entry)
                 score, limits = suite_scores.pooled_iqm(scores), suite_scores.interval(scores)
-            shares = [_trials(cell) for cell in cells if cell["entry"] == estimator.entry]
-            if not shares:
+            own = [cell for cell in cells if cell["entry"] == estimator.entry]
+            if not own:
                 raise ValueError(f"entry must have cells in {results / 'suite'}, got {estimator.entry!r}")
-            recorded = [share for share in shares if not math.isnan(share)]
+            recorded = [share for share in map(_trials, own) if not math.isnan(share)]
             tried = sum(recorded) / len(recorded) if recorded else None
-        loss, trials, rate = _on_books(books, estimator)
+            seconds = sum(cell["cpu_seconds"] for cell in own) / len(own)
+        loss, trials, books_seconds, rate = _on_books(books, estimator)
         moments = {model: [moment[estimator.candidate] for moment in measured[model]] for model in MODELS}
-        rows.append(Row(estimator, moments, score, limits, tried, loss, trials, rate))
+        rows.append(Row(estimator, moments, score, limits, tried, seconds, loss, trials, books_seconds, rate))
     return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0), row.loss.mean if row.loss else math.inf))
 
 
@@ -183,30 +197,34 @@ def _moments(folder: Path) -> list[dict[str, dict[str, Any]]]:
     return [{row["name"]: row for row in moment["rows"]} for moment in content["moments"]]
 
 
-def _on_books(books: SeedTable, estimator: Estimator) -> tuple[Difference | None, float | None, float | None]:
-    """Return the difference of losses from the reference, the share of trials in a run's FLOPs, and the rate."""
+def _on_books(
+    books: SeedTable, estimator: Estimator
+) -> tuple[Difference | None, float | None, float | None, float | None]:
+    """Return the difference of losses from the reference, the share of trials in a run, CPU seconds and the rate."""
     if estimator.losses:
         reference = books.losses[REFERENCE].dropna().to_dict()
-        return paired_over_seeds(dict(enumerate(estimator.losses)), reference), None, None
+        return paired_over_seeds(dict(enumerate(estimator.losses)), reference), None, None, None
     if estimator.system is None:
-        return None, None, None
+        return None, None, None, None
     runs = books.rows[books.rows["system"] == estimator.system]
-    rate = float(runs["rate"].astype(float).mean())
-    return books.over_seeds(estimator.system, REFERENCE), books.trials(estimator.system), rate
+    seconds, rate = (float(runs[name].astype(float).mean()) for name in ("cpu_seconds", "rate"))
+    return books.over_seeds(estimator.system, REFERENCE), books.trials(estimator.system), seconds, rate
 
 
 def learning_table(rows: Sequence[Row]) -> str:
-    """Return what estimators learned, and the share of trials that it took."""
-    header = ["estimator", "suite", "trials", "books", "rate", "trials", "runs differ in"]
+    """Return what estimators learned, the share of trials that it took, and CPU time."""
+    header = ["estimator", "suite", "trials", "CPU s", "books", "rate", "trials", "CPU min", "runs differ in"]
     lines = []
     for row in rows:
         if row.score is None and row.loss is None:
             continue  # its gradient alone was measured
         suite = score_text(row.score, row.limits)
         books = "0" if row.estimator.system == REFERENCE else interval(row.loss)
-        trials = ["-" if share is None else _share(share) for share in (row.suite_trials, row.books_trials)]
-        rate = "-" if row.rate is None else f"{row.rate:.3f}"
-        lines.append([row.estimator.label, suite, trials[0], books, rate, trials[1], row.estimator.differing or "-"])
+        in_suite = [_or_dash(row.suite_trials, _share), _or_dash(row.suite_seconds, "{:.0f}".format)]
+        minutes = None if row.books_seconds is None else row.books_seconds / 60
+        on_books = [_or_dash(row.rate, "{:.3f}".format), _or_dash(row.books_trials, _share)]
+        on_books.append(_or_dash(minutes, "{:.1f}".format))
+        lines.append([row.estimator.label, suite, *in_suite, books, *on_books, row.estimator.differing or "-"])
     return markdown(header, lines) + "\n"
 
 
@@ -227,6 +245,10 @@ def gradient_table(rows: Sequence[Row]) -> str:
             cells += [number(moments[0]["cost"], 3), *(", ".join(texts) for texts in (signals, biases, variances))]
         lines.append(cells)
     return markdown(header, lines) + "\n"
+
+
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)
 
 
 def _share(share: float) -> str:

@@ -1,4 +1,4 @@
-"""Copies of committed runs."""
+"""Results that are committed, and copies of finished runs to write pages of."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any
 from ..layout import ROOT
 
 RESULTS = ROOT / "experiments" / "results"
+RUNS = Path(__file__).parent / "finished_runs"
+"""A learned policy with local flips, evenly spaced boundaries and SpaceByte, trained on the same books."""
 KEPT = ("config.yaml", "summary.json", "evaluation.json", "model.json", "environment.json")
 
 
 def copy_run(source: str, target: Path, *more: str) -> Path:
-    """Copy a committed run with the files that pages read, and ``more``."""
+    """Copy a finished run with the files that pages read, and ``more``."""
     target.mkdir(parents=True)
     for name in (*KEPT, *more):
-        if (RESULTS / source / name).exists():
-            shutil.copy(RESULTS / source / name, target / name)
+        if (RUNS / source / name).exists():
+            shutil.copy(RUNS / source / name, target / name)
     return target
 
 

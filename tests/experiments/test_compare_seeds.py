@@ -19,13 +19,13 @@ from rltok_rl.experiments.runs.folder import read_run
 
 from rltok_rl.viz.difference_figure import SystemDifference
 
-from .results import RESULTS, copy_run, rewrite
+from .results import RESULTS, RUNS, copy_run, rewrite
 
 MOVED = {"learned": (-0.05, -0.06, -0.04), "uniform": (0.0, 0.01, -0.01), "spacebyte": (-0.045, -0.06, -0.04)}
 """Bits per byte of each seed, relative to the committed evenly spaced run."""
 RATES = (0.1961, 0.2, 0.2039)
 """Boundaries per byte of the learned policy in each seed, at most 2 % off its target."""
-BASE = json.loads((RESULTS / "compare/uniform/evaluation.json").read_text())
+BASE = json.loads((RUNS / "uniform/evaluation.json").read_text())
 
 
 REACHED = {"from_bytes": 0, "to_bytes": 1, "seconds": 1.0}
@@ -36,7 +36,7 @@ def folder(tmp_path) -> Path:
     """Three seeds of three systems."""
     for system, moves in MOVED.items():
         for seed, move in enumerate(moves):
-            run = copy_run(f"compare/{system}", tmp_path / "three" / str(seed) / system, "metrics.csv", "samples.jsonl")
+            run = copy_run(system, tmp_path / "three" / str(seed) / system, "metrics.csv")
             config = (run / "config.yaml").read_text()
             (run / "config.yaml").write_text(re.sub(r"\nseed: \d+", f"\nseed: {seed}", config))
             nats = [n + move * math.log(2) * c for n, c in zip(BASE["nats"], BASE["counts"], strict=True)]
@@ -390,17 +390,17 @@ def test_seeds_of_another_comparison_are_refused(folder, no_figure, capsys):
     )
     refused("must be the compare-seeds.json of a comparison over seeds", lambda x: x.pop("machines") and None)
     refused("must be the compare-seeds.json of a comparison over seeds", lambda x: 0)
-    for runs in (RESULTS / "compare/learned", folder / "1"):
+    for runs in (RUNS / "learned", folder / "1"):
         refused("belongs to one folder", None, runs)
     with pytest.raises(FileNotFoundError):
         write_seeds_page(folder, earlier=folder / "missing.json")
 
 
 def test_entropy_at_shares_of_a_run():
-    run = read_run(RESULTS / "compare/learned")
+    run = read_run(RUNS / "learned")
     early, *_, late = entropy_at_shares(run)
     assert early > late == pytest.approx(run.final_mean("entropy"))
-    assert entropy_at_shares(read_run(RESULTS / "compare/uniform")) is None
+    assert entropy_at_shares(read_run(RUNS / "uniform")) is None
 
 
 @pytest.mark.parametrize(

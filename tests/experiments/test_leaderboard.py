@@ -35,18 +35,18 @@ def test_the_page_is_what_the_results_give_and_lists_each_run_once():
 def test_rows_share_text_and_budget(tmp_path):
     results = tmp_path / "results"
     for name in ("learned", "uniform", "spacebyte"):
-        copy_run(f"compare/{name}", results / "compare" / name)
+        copy_run(name, results / "compare" / name)
     for name, pattern, value in (
         ("richer", "total_flops: .*", "total_flops: 2.0e13"),
         ("bytes", "total_flops: .*", "total_flops: null"),
         ("other", ": books", ": poems"),
     ):
-        config = copy_run("compare/learned", results / name / "learned") / "config.yaml"
+        config = copy_run("learned", results / name / "learned") / "config.yaml"
         config.write_text(re.sub(pattern, value, config.read_text()))
-    evaluation = copy_run("compare/uniform", results / "fewer" / "uniform") / "evaluation.json"
+    evaluation = copy_run("uniform", results / "fewer" / "uniform") / "evaluation.json"
     documents = json.loads(evaluation.read_text())
     rewrite(evaluation, counts=documents["counts"][:-1], nats=documents["nats"][:-1])
-    (copy_run("compare/uniform", results / "begun") / "summary.json").unlink()
+    (copy_run("uniform", results / "begun") / "summary.json").unlink()
     page = leaderboard.page(results, tmp_path)
     assert sorted(sections(page)) == [
         "`books`, 10.5 TFLOPs",
@@ -61,7 +61,7 @@ def test_rows_share_text_and_budget(tmp_path):
 def test_the_best_is_bold_but_no_oracle(tmp_path):
     results = tmp_path / "results"
     for name, loss in (("near", 2.0001), ("best", 2.0), ("far", 2.03), ("oracle", 1.0)):
-        path = copy_run("compare/uniform", results / name) / "evaluation.json"
+        path = copy_run("uniform", results / name) / "evaluation.json"
         evaluation = json.loads(path.read_text())
         nats = [n * loss / evaluation["corpus_bits_per_byte"] for n in evaluation["nats"]]
         if name == "near":  # documents differ in both directions from those of the best
@@ -76,7 +76,7 @@ def test_the_best_is_bold_but_no_oracle(tmp_path):
 
 
 def test_the_command_writes_the_same_bytes_again(tmp_path, capsys):
-    run, page = copy_run("compare/learned", tmp_path / "results" / "learned"), tmp_path / "docs" / "page.md"
+    run, page = copy_run("learned", tmp_path / "results" / "learned"), tmp_path / "docs" / "page.md"
     arguments = ["--results", str(tmp_path / "results"), "--out", str(page)]
     assert command.main(arguments) == 0
     first = page.read_bytes()
@@ -105,11 +105,11 @@ def test_studies_are_linked(tmp_path):
 def test_entries_are_checked_before_they_are_added(tmp_path, capsys):
     results = tmp_path / "results"
     for name in ("learned", "uniform"):
-        copy_run(f"compare/{name}", results / "compare" / name)
+        copy_run(name, results / "compare" / name)
     clean = {"git": {"revision": "a" * 40, "dirty": False}, "seconds": 1.0, "from_bytes": 0, "to_bytes": 1}
 
     def entry(name: str, seed: int, start: dict[str, object] | None = None, **changes: object) -> Path:
-        folder = copy_run("compare/uniform", tmp_path / "runs" / name / f"seed-{seed}")
+        folder = copy_run("uniform", tmp_path / "runs" / name / f"seed-{seed}")
         config = folder / "config.yaml"
         config.write_text(re.sub(r"^seed: \d+", f"seed: {seed}", config.read_text(), flags=re.M))
         (folder / "environment.json").write_text(json.dumps([start or clean]))

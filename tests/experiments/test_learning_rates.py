@@ -30,7 +30,7 @@ def folder(tmp_path) -> Path:
     """Comparisons of one seed with three learning rates."""
     for system, losses in LOSSES.items():
         for lr, loss in losses.items():
-            run = copy_run(f"compare/{system}", tmp_path / "lr" / str(lr) / system, "metrics.csv", "samples.jsonl")
+            run = copy_run(system, tmp_path / "lr" / str(lr) / system, "metrics.csv")
             config = (run / "config.yaml").read_text()
             (run / "config.yaml").write_text(re.sub(r"\n  lr: .*", f"\n  lr: {lr}", config))
             rewrite(run / "evaluation.json", corpus_bits_per_byte=loss, rate=0.21 if lr == 0.0025 else 0.2)

@@ -76,8 +76,6 @@ TEN_RIVALS = {
 SYSTEMS = {
     **{f"main {name}": (("compare-main", name),) for name in (*MAIN, *PAPER, *OTHERS)},
     "tuned": (("compare-recipes", "gamma-0.9-weight-0.1"),),
-    "spacebyte": (("compare-seeds", "spacebyte"), ("compare-seeds-3-4", "spacebyte")),
-    "uniform": (("compare-uniform", "uniform"),),
     "ablations' tuned": (("compare-ablations", "learned"),),
     **{
         name: (("compare-ablations", name),)
@@ -108,7 +106,8 @@ SYSTEMS = {
 }
 """Folder and system of each result; seeds of several folders are joined."""
 MEANS = [
-    *((name, page) for name in ("tuned", "spacebyte", "uniform") for page in (COMPARE, CLAIMS)),
+    *(("tuned", page) for page in (COMPARE, CLAIMS)),
+    *((f"main {name}", CLAIMS) for name in ("tuned", "spacebyte", "uniform")),
     *((f"main {name}", page) for name in (*MAIN, *PAPER) for page in (README, COMPARE)),
     *((f"main {name}", COMPARE) for name in OTHERS),
     *((f"main {name}", CLAIMS) for name in ("unscaled", "fast", "hnet", "gumbel")),
@@ -133,8 +132,8 @@ DIFFERENCES = [
     ("main gumbel", "main uniform", CLAIMS),
     ("grid warm-99", "grid normed-0.197", RECIPES),
     ("mixture uniform", "mixture normed", README),
-    ("tuned", "uniform", COMPARE),
-    ("tuned", "spacebyte", COMPARE),
+    *(("tuned", "main uniform", page) for page in (COMPARE, CLAIMS)),
+    *((name, "main uniform", COMPARE) for name in ("paper", "released")),
     *((f"main {name}", "main uniform", page) for name in (*MAIN[:-1], *PAPER) for page in (README, COMPARE)),
     ("main unscaled", "main third-letter", COUNTERFACTUALS),
     ("main imitation", "main third-letter", PLACES),
@@ -144,7 +143,7 @@ DIFFERENCES = [
     *(("main unscaled", f"main {name}", COMPARE) for name in ("hnet", "spacebyte")),
     *((f"main {name}", "main unscaled", p) for name in ("paper", "paper-0.9", "fast") for p in (CLAIMS, COMPARE)),
     *(("paper-0.9", "main unscaled", page) for page in (CLAIMS, COMPARE)),
-    *(("paper-0.9", name, COMPARE) for name in ("tuned", "uniform")),
+    *(("paper-0.9", name, COMPARE) for name in ("tuned", "main uniform")),
     ("main unscaled", "main hnet", CLAIMS),
     ("main unscaled", "main bpe", CLAIMS),
     ("main gumbel", "main unscaled", CLAIMS),

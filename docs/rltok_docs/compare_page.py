@@ -21,13 +21,15 @@ PAGE, RESULTS = ROOT / "docs/results/compare.md", ROOT / "experiments/results"
 SCRIPT = "docs/rltok_docs/compare_page.py"
 RATE = 0.2
 """Boundaries per byte that systems are compared at."""
-_STANDARD = "`standard-init`: [`ours` with standard initial weights](places.md#where-a-fresh-policy-is-undecided)"
+_STANDARD = (
+    "`standard-init`: [`ours` with standard initial weights](places.md#where-a-fresh-policy-is-undecided), target 0.196"
+)
 SYSTEMS = {
     "third-letter": "`third-letter`: SpaceByte's boundaries three bytes later",
     "imitation": "`imitation`: `fast` that begins with `third-letter`",
     "ours": "[`ours`](../recipes.md#why-ours), target 0.196",
     "standard-init": _STANDARD,
-    "normed": "[`normed`](../recipes.md#why-normed): `standard-init` with gamma 0.95 and a norm",
+    "normed": "[`normed`](../recipes.md#why-normed): `standard-init` with gamma 0.95, a norm, target 0.2",
     "unscaled": "[`unscaled`](../recipes.md#why-unscaled)",
     "hnet": "H-Net, ratio weight 10",
     "entropy-spike": "entropy spikes",
@@ -55,7 +57,7 @@ CHANGES = {
     "ours": f"[`recipe=ours`](../recipes.md#why-ours): {_OURS}, target 0.196",
     "standard-init": _STANDARD,
     "standard-init-95": "`standard-init` with gamma 0.95, target 0.2",
-    "standard-init-95-lower": "`standard-init` with gamma 0.95",
+    "standard-init-95-lower": "`standard-init` with gamma 0.95, target 0.196",
     "policy-0.3": "policy weight 0.3",
     "policy-and-target": "policy weight 0.3, target 0.193",
     "rate-0.3": "rate weight 0.3",

@@ -45,7 +45,7 @@ class Estimator:
     losses: tuple[float, ...] = ()
     """Its bits per byte on books by seed, for runs without files."""
     differing: str = ""
-    """Options of the runs that differ from those of the measurement, further than in all runs."""
+    """Differences between the runs and the measurement, beyond those that all rows have."""
     papers: bool = False
     """Whether it is the paper's, with either of its discounts."""
     own_gradient: bool = False
@@ -212,8 +212,18 @@ def _on_books(
 
 
 def learning_table(rows: Sequence[Row]) -> str:
-    """Return what estimators learned, the share of trials that it took, and CPU time."""
-    header = ["estimator", "suite", "trials", "CPU s", "books", "rate", "trials", "CPU min", "runs differ in"]
+    """Return scores, shares of trials and CPU times."""
+    header = [
+        "estimator",
+        "suite",
+        "suite trials",
+        "suite CPU s",
+        "books",
+        "books rate",
+        "books trials",
+        "books CPU min",
+    ]
+    header.append("runs differ in")
     lines = []
     for row in rows:
         if row.score is None and row.loss is None:

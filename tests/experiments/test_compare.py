@@ -306,7 +306,9 @@ def test_systems_of_every_comparison_can_be_trained():
             check_system(changed, name)
         if file.stem == "compare-main":
             controls = {name: changed.rate for name, changed in systems.items() if learned(changed)}
-            assert {controls.pop(name).control for name in ("unscaled", "normed", "ours")} == {"binomial"}
+            assert {controls.pop(name).control for name in ("unscaled", "normed", "ours", "standard-init")} == {
+                "binomial"
+            }
             assert len(systems) == 21 and len(controls) == 9 and "released" in controls
             assert {(rate.control, rate.coefficient, rate.options["integral"]) for rate in controls.values()} == {
                 ("pi", 0.1, 0.01)

@@ -91,9 +91,14 @@ SYSTEMS = {
     "fast": (("compare-fresh-scale", "factor-0.25"),),
     "equal standard-init": (("compare-fresh-scale", "standard-init"),),
     "fresh-scale ours": (("compare-fresh-scale", "ours"),),
-    "twenty ours": (("compare-grid", "ours"), ("compare-fresh-scale", "ours")),
-    "twenty standard-init": (("compare-grid", "standard-init"), ("compare-fresh-scale", "standard-init")),
-    "twenty unscaled": (("compare-grid", "unscaled"), ("compare-fresh-scale", "unscaled")),
+    **{
+        f"all {name}": (("compare-main", name), ("compare-fresh", name), ("compare-fresh-scale", name)) for name in OURS
+    },
+    "forty unscaled": (
+        ("compare-main", "unscaled"),
+        ("compare-fresh", "unscaled"),
+        ("compare-fresh-scale", "unscaled"),
+    ),
     "equal standard-init-95": (("compare-fresh-scale", "middle"),),
     "fresh-scale unscaled": (("compare-fresh-scale", "unscaled"),),
     "fast spacebyte": (("compare-fresh-scale", "spacebyte"),),
@@ -163,6 +168,10 @@ DIFFERENCES = [
         for page in (README, RECIPES, COMPARE, CLAIMS, COUNTERFACTUALS)
     ),
     ("equal standard-init-95", "equal standard-init", COUNTERFACTUALS),
+    *(("fresh-scale unscaled", "fresh-scale ours", page) for page in (README, RECIPES, CLAIMS, COUNTERFACTUALS)),
+    ("forty unscaled", "all ours", RECIPES),
+    ("equal standard-init", "fresh-scale ours", PLACES),
+    ("all ours", "all standard-init", PLACES),
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
     *(
         (f"fresh {name}", "fresh ours", page)
@@ -340,6 +349,9 @@ def test_losses_and_rates_of_standard_init_in_fresh_seeds():
         ("`standard-init`: gamma 0.9, target 0.196", "standard-init", 10, 24),
         ("the same, nothing chosen any more", "standard-init", 25, 39),
         ("both", "standard-init", 10, 39),
+        ("`ours`, target 0.196", "ours", 10, 24),
+        ("the same, in seeds that had no part in choosing it", "ours", 25, 39),
+        ("both halves of `ours`", "ours", 10, 39),
         ("`standard-init` with gamma 0.95, target 0.198", "middle", 10, 24),
     ):
         values = losses_in(first, last)
@@ -357,6 +369,8 @@ def test_losses_and_rates_of_standard_init_in_fresh_seeds():
     assert f"Most spaces have a boundary in {found.sum()} of the 30 seeds ({spaces[found].min():.2f} to 1.00" in page
     ends = [f"{losses[chosen].mean():.3f}" for chosen in (found, ~found)]
     assert f"Those {found.sum()} end at {ends[0]} on average, the others at {ends[1]}." in page
+    assert f"It ends at {with_error(values.ours.mean(), values.ours.std())} bits per byte, so its own" in page
+    assert f"({(values.ours < values.unscaled).sum()} of 30, p of 0.06)" in page
     middle = losses_in(10, 24).middle
     assert f"it ends at {with_error(middle.mean(), middle.std())} in seeds 10 to 24" in page
     usual = rows.query("system == 'unscaled'").rate.mean()
@@ -490,8 +504,17 @@ def test_scores_of_ours_in_the_suite():
     failed = failures(rows).loc[[*labels]]
     assert [*failed.itertuples(index=False, name=None)] == [(count, 140) for count in (0, 3, 3, 9, 3, 9, 4, 5, 17)]
     assert failures(rows, below=0.5).loc["ours"].iloc[0] == 0
-    assert "in 3, `standard-init` in 9 and `unscaled` in 17" in README.read_text()
+    text = "3 with [`normed`](docs/recipes.md#why-normed), 9 with `standard-init` and 17 with `unscaled`"
+    assert text in README.read_text()
     assert (*failures(rows.query("seed == 9")).loc[STANDARD_INIT],) == (6, 14)
+    others = rows.query("seed != 9")  # which led to the initial weights of ours
+    assert [*failures(others).loc[["ours", "normed", STANDARD_INIT]]["sum"]] == [0, 0, 3]
+    for other, name in ((STANDARD_INIT, "standard initial weights"), ("normed", "`normed`")):
+        gap = paired_difference(others, "ours", other, SEED_PAIRS)
+        assert f"with {name} ({-gap.mean:.3f} ± {gap.half_width:.3f} behind)" in page
+    alone = others.groupby("entry").score.mean()
+    text = f"without it `ours` has {alone['ours']:.3f}, `standard-init` {alone[STANDARD_INIT]:.3f} and `normed`"
+    assert f"{text} {alone['normed']:.3f}." in plain(README.read_text())
     table = table_of_seeds(rows, "ours")
     assert middle_over_seeds(table) in README.read_text()
     assert f"the mean of a seed is {table.mean().min():.3f} to {table.mean().max():.3f}" in page
@@ -620,8 +643,8 @@ INTERQUARTILE = {
     WARM_99: "`batch_mean@0.99` after the warm start is {} ahead",
     "normed": "`normed` {}",
     STANDARD_INIT: "standard initial weights {} behind",
-    "leave_one_out@0.9": "`leave_one_out` ({} behind)",
-    "control_variate@0.9": "`control_variate` ({} behind)",
+    "leave_one_out@0.9": "`leave_one_out` (by {})",
+    "control_variate@0.9": "`control_variate` (by {})",
 }
 """What the page of the suite says of interquartile means beside that of ours."""
 

@@ -338,6 +338,17 @@ def test_what_ours_with_gamma_0_95_is_ahead_of_at_equal_rates():
         assert gap.pairs == 25 - first and f"| {first} to 24 | {plain(interval(gap))} |" in page
 
 
+def test_losses_with_three_learning_rates():
+    table = pd.DataFrame(json.loads((RESULTS / "compare-lr" / "compare-lr.json").read_text())["rows"])
+    losses_at = table.pivot(index="system", columns="lr", values="bits_per_byte")
+    names = {"hnet": "H-Net", "spacebyte": "SpaceByte", "uniform": "evenly spaced", "paper": "the paper's policy"}
+    page = COMPARE.read_text().partition("## Learning rates")[2]
+    for system, row in losses_at.iterrows():
+        assert f"| {names.get(system, f'`{system}`')} | {' | '.join(f'{loss:.3f}' for loss in row)} |" in page
+    behind = losses_at[0.005] - losses_at.min(axis=1)
+    assert len(behind) == 7 and f"{behind.max():.3f}" == "0.006" and "at most 0.006 behind the best" in page
+
+
 def test_losses_and_rates_of_standard_init_in_fresh_seeds():
     page, rows = plain(COUNTERFACTUALS.read_text()), seed_table("compare-fresh-scale").rows.query("seed > 9")
 

@@ -130,7 +130,7 @@ def _systems(table: SeedTable) -> str:
                 _rates(table, rows),
                 ", ".join(f"{100 * share:.0f}" for share in rows["space_recall"]),
                 _trials(table, name),
-                f"{rows['cpu_seconds'].mean() / 60:.1f}",
+                _minutes(rows),
             ]
         )
     return markdown(["system", *header, *more], body) + "\n"
@@ -147,9 +147,16 @@ def _changes(table: SeedTable) -> str:
         cells = ["-", "-"]
         if not is_reference:
             cells = [_listed(each, "+"), interval(table.over_seeds(name, "unscaled"))]
-        line = [label, _listed(losses[name].dropna()), *cells, _rates(table, rows), _trials(table, name)]
+        line = [
+            label,
+            _listed(losses[name].dropna()),
+            *cells,
+            _rates(table, rows),
+            _trials(table, name),
+            _minutes(rows),
+        ]
         body.insert(0 if is_reference else len(body), line)
-    return markdown([*header, "trials"], body) + "\n"
+    return markdown([*header, "trials", "CPU minutes"], body) + "\n"
 
 
 def _ordered(table: SeedTable, labels: dict[str, str]) -> dict[str, str]:
@@ -170,6 +177,10 @@ def _rates(table: SeedTable, rows: Any) -> str:
         return ", ".join(f"{rate:.3f}" for rate in rows["rate"]) + ", without a target"
     off = off_target(rows["rate"].astype(float), RATE, COMPARED_TOLERANCE)
     return ", ".join(f"{rate:.3f}{f' {OFF}' if far else ''}" for rate, far in zip(rows["rate"], off, strict=True))
+
+
+def _minutes(rows: Any) -> str:
+    return f"{rows['cpu_seconds'].mean() / 60:.1f}"
 
 
 def _trials(table: SeedTable, system: str) -> str:

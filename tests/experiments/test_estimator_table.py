@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 from rltok_rl.experiments.reports.markdown import number, with_table
 from rltok_rl.experiments.studies import moments
-from rltok_rl.experiments.studies.estimator_table import (
-    ESTIMATORS,
-    MODELS,
-    draw,
-    gradient_table,
-    learning_table,
-    read_rows,
-)
+from rltok_rl.experiments.studies.estimator_table import MODELS, draw, gradient_table, learning_table, read_rows
+from rltok_rl.experiments.studies.measured_estimators import ESTIMATORS
 
 from ..layout import ROOT
 from .results import RESULTS

@@ -46,7 +46,7 @@ ESTIMATORS = (
     Estimator("control variate", "control_variate@0.9", "control_variate@0.9", "control-variate"),
     Estimator("regression on states", "regression@0.9"),
     Estimator("critic, lambda 0.95", "critic_td@0.9", "critic_advantage@0.9", "critic", differing=_CRITIC),
-    Estimator("critic, lambda 1", "critic@0.9", None, "critic-1", differing=_CRITIC),
+    Estimator("critic, lambda 1", "critic@0.9", "critic_advantage@0.9, lambda 1", "critic-1", differing=_CRITIC),
     Estimator(
         "pooling critic, lambda 0.95", "pooled_critic_td@0.9", "pooled_critic@0.9", "pooled-critic", differing=_CRITIC
     ),

@@ -19,6 +19,10 @@ from rltok_rl.experiments.studies.suite_scores import (
     read_archive,
     read_other_entries,
     score_cells,
+    strata,
+)
+from rltok_rl.experiments.studies.suite_scores import (
+    interval as suite_interval,
 )
 from rltok_rl.experiments.studies.suite_tables import PAIRS, SEED_PAIRS
 
@@ -664,6 +668,21 @@ def test_scores_of_gamma_0_95_and_standard_initial_weights_in_the_suite():
     means = rows.groupby(["entry", "task"]).score.mean()
     for task, words in {"knapsack": "`normed` has ", "garden-path": "", "nest": ""}.items():
         assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['normed', task]:.2f})" in page
+
+
+def test_scores_of_a_critic_with_lambda_1_in_the_suite():
+    page, entry = plain(COUNTERFACTUALS.read_text()), "critic_advantage@0.9, lambda 1"
+    rows = score_cells([*first_seeds(), *cells_of(entry)])
+    scores, (low, high) = table_of_seeds(rows, entry).stack(), suite_interval(strata(rows, entry))
+    middle = f"{interquartile_mean(scores):.3f} [{low:.3f}, {high:.3f}]"
+    assert f"has a mean of {scores.mean():.3f} and an interquartile mean of {middle} on states" in page
+    for other, words in (
+        ("critic_advantage@0.9", "ahead of lambda 0.95 "),
+        ("batch_mean@0.9", "behind `batch_mean@0.9` "),
+    ):
+        seeds, places = (paired_difference(rows, entry, other, by) for by in (SEED_PAIRS, PAIRS))
+        gap = f"{abs(seeds.mean):.3f} ± {seeds.half_width:.3f} {words}(± {places.half_width:.3f}"
+        assert gap in page, gap
 
 
 INTERQUARTILE = {

@@ -103,6 +103,6 @@ ESTIMATORS = (
         differing=f"2 flips per 16 bytes, not 3; {_FEW_ROWS}",
     ),
     Estimator("token gains", "token_gain@0.9", "token_gain@0.9", "token-gain-90", differing=f"on books {_FEW_ROWS}"),
-    Estimator("token gains, gamma 1", "token_gain", None, "token-gain", differing=_FEW_ROWS),
+    Estimator("token gains, gamma 1", "token_gain", "token_gain@1, few rows", "token-gain", differing=_FEW_ROWS),
     Estimator("token gains of four rows, gamma 1", "shared_gain_4"),
 )

@@ -670,6 +670,15 @@ def test_scores_of_gamma_0_95_and_standard_initial_weights_in_the_suite():
         assert f"`{task}` ({means[entry, task]:.2f}, {words}{means['normed', task]:.2f})" in page
 
 
+def test_scores_of_token_gains_with_gamma_1_in_the_suite():
+    page, entry = plain(COUNTERFACTUALS.read_text()), "token_gain@1, few rows"
+    rows = score_cells([*first_seeds(), *cells_of(entry)])
+    scores, (low, high) = table_of_seeds(rows, entry).stack(), suite_interval(strata(rows, entry))
+    assert f"{interquartile_mean(scores):.3f} [{low:.3f}, {high:.3f}] and a mean of {scores.mean():.3f}, " in page
+    seeds, places = (paired_difference(rows, entry, "batch_mean@0.9", by) for by in (SEED_PAIRS, PAIRS))
+    assert f"{-seeds.mean:.3f} ± {seeds.half_width:.3f} behind `batch_mean@0.9` (± {places.half_width:.3f}" in page
+
+
 def test_scores_of_a_critic_with_lambda_1_in_the_suite():
     page, entry = plain(COUNTERFACTUALS.read_text()), "critic_advantage@0.9, lambda 1"
     rows = score_cells([*first_seeds(), *cells_of(entry)])

@@ -111,28 +111,19 @@ def _on_books(
 
 def learning_table(rows: Sequence[Row]) -> str:
     """Return scores, shares of trials and CPU times."""
-    header = [
-        "estimator",
-        "suite",
-        "suite trials",
-        "suite CPU s",
-        "books",
-        "books rate",
-        "books trials",
-        "books CPU min",
-    ]
-    header.append("runs differ in")
+    suite, books = ("suite", "suite trials", "suite CPU s"), ("books", "books rate", "books trials", "books CPU min")
+    header = ["estimator", *suite, *books, "runs differ in"]
     lines = []
     for row in rows:
         if row.score is None and row.loss is None:
             continue  # its gradient alone was measured
-        suite = score_text(row.score, row.limits)
-        books = "0" if row.estimator.system == REFERENCE else interval(row.loss)
+        score = score_text(row.score, row.limits)
+        loss = "0" if row.estimator.system == REFERENCE else interval(row.loss)
         in_suite = [_or_dash(row.suite_trials, _share), _or_dash(row.suite_seconds, "{:.0f}".format)]
         minutes = None if row.books_seconds is None else row.books_seconds / 60
         on_books = [_or_dash(row.rate, "{:.3f}".format), _or_dash(row.books_trials, _share)]
         on_books.append(_or_dash(minutes, "{:.1f}".format))
-        lines.append([row.estimator.label, suite, *in_suite, books, *on_books, row.estimator.differing or "-"])
+        lines.append([row.estimator.label, score, *in_suite, loss, *on_books, row.estimator.differing or "-"])
     return markdown(header, lines) + "\n"
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from rltok_rl.experiments.reports.markdown import with_error
+from rltok_rl.experiments.reports.markdown import score_text, with_error
 from rltok_rl.experiments.reports.paired import interval, paired_over_seeds
 from rltok_rl.experiments.reports.seed_table import SeedTable
+from rltok_rl.experiments.studies import suite_scores
 from rltok_rl.experiments.studies.suite_further import seed_interval
 from rltok_rl.experiments.studies.suite_scores import (
     interquartile_mean,
@@ -19,10 +20,6 @@ from rltok_rl.experiments.studies.suite_scores import (
     read_archive,
     read_other_entries,
     score_cells,
-    strata,
-)
-from rltok_rl.experiments.studies.suite_scores import (
-    interval as suite_interval,
 )
 from rltok_rl.experiments.studies.suite_tables import PAIRS, SEED_PAIRS
 
@@ -34,16 +31,13 @@ OTHER_TEXTS, RECIPES = ROOT / "docs/results/other-texts.md", ROOT / "docs/recipe
 PLACES, SUITE = ROOT / "docs/results/places.md", ROOT / "docs/results/suite.md"
 COUNTERFACTUALS, ESTIMATORS = ROOT / "docs/results/counterfactuals.md", ROOT / "docs/results/estimators.md"
 
-MAIN = (
-    *("imitation", "third-letter", "ours", "standard-init", "unscaled", "hnet", "spacebyte", "tuned"),
-    "uniform",
-)
+OURS = ("ours", "standard-init")
+"""Ours, and the same with standard initial weights."""
+MAIN = ("imitation", "third-letter", *OURS, "unscaled", "hnet", "spacebyte", "tuned", "uniform")
 """Systems of the main table that README states; it states those of the paper, too."""
 TEN = ("normed", "unscaled", "spacebyte", "uniform")
 """Systems with ten seeds."""
 MIXED = ("bpe", "entropy-spike", "unscaled", "normed", "spacebyte", "hnet")
-OURS = ("ours", "standard-init")
-"""Ours, and the same with standard initial weights."""
 AT_95 = ("standard-init-95", "standard-init-95-lower")
 """standard-init with gamma 0.95, which is normed without the norm, with targets of 0.2 and 0.196."""
 POOLED = ("pooled-critic", "pooled-critic-1")
@@ -95,20 +89,17 @@ SYSTEMS = {
     "all unscaled": (("compare-main", "unscaled"), ("compare-fresh-scale", "unscaled")),
     "all spacebyte": (("compare-main", "spacebyte"), ("compare-fresh-scale", "spacebyte")),
     "fast": (("compare-fresh-scale", "factor-0.25"),),
-    "equal standard-init": (("compare-fresh-scale", "standard-init"),),
-    "fresh-scale ours": (("compare-fresh-scale", "ours"),),
+    **{f"fresh-scale {name}": (("compare-fresh-scale", name),) for name in (*OURS, "unscaled", "warm-90")},
     **{
         f"all {name}": (("compare-main", name), ("compare-fresh", name), ("compare-fresh-scale", name)) for name in OURS
     },
     "all warm-90": (("compare-grid", "warm-90"), ("compare-fresh-scale", "warm-90")),
-    "fresh-scale warm-90": (("compare-fresh-scale", "warm-90"),),
     "forty unscaled": (
         ("compare-main", "unscaled"),
         ("compare-fresh", "unscaled"),
         ("compare-fresh-scale", "unscaled"),
     ),
     "equal standard-init-95": (("compare-fresh-scale", "middle"),),
-    "fresh-scale unscaled": (("compare-fresh-scale", "unscaled"),),
     "fast spacebyte": (("compare-fresh-scale", "spacebyte"),),
     "paper": (("compare-whole", "paper"),),
     "paper-0.9": (("compare-whole", "paper-gamma-0.9"),),
@@ -172,17 +163,16 @@ DIFFERENCES = [
     ("fast", "fresh-scale unscaled", PLACES),
     *(("fresh-scale unscaled", "equal standard-init-95", page) for page in (RECIPES, COMPARE, CLAIMS)),
     *(
-        ("fresh-scale unscaled", "equal standard-init", page)
+        ("fresh-scale unscaled", "fresh-scale standard-init", page)
         for page in (README, RECIPES, COMPARE, CLAIMS, COUNTERFACTUALS)
     ),
-    ("equal standard-init-95", "equal standard-init", COUNTERFACTUALS),
+    ("equal standard-init-95", "fresh-scale standard-init", COUNTERFACTUALS),
     *(("fresh-scale unscaled", "fresh-scale ours", page) for page in (README, RECIPES, CLAIMS, COUNTERFACTUALS)),
     ("forty unscaled", "all ours", RECIPES),
-    ("all warm-90", "all ours", RECIPES),
-    ("all warm-90", "all ours", CLAIMS),
+    *(("all warm-90", "all ours", page) for page in (RECIPES, CLAIMS)),
     ("all warm-90", "all standard-init", RECIPES),
-    ("fresh-scale warm-90", "equal standard-init", RECIPES),
-    ("equal standard-init", "fresh-scale ours", PLACES),
+    ("fresh-scale warm-90", "fresh-scale standard-init", RECIPES),
+    ("fresh-scale standard-init", "fresh-scale ours", PLACES),
     ("all ours", "all standard-init", PLACES),
     *(("fresh tuned", f"fresh {name}", PLACES) for name in ("uniform", "spacebyte")),
     *(
@@ -204,7 +194,7 @@ DIFFERENCES = [
     *((f"fresh {name}", "fresh standard-init", PLACES) for name in ("uniform", *PAPER, "tuned", "spacebyte")),
     *((f"fresh {name}", "fresh standard-init", PLACES) for name in ("unscaled", "normed")),
     *((f"ten {name}", "ten standard-init", PLACES) for name in ("uniform", *PAPER, "spacebyte")),
-    *(("fast spacebyte", name, PLACES) for name in ("equal standard-init", "fresh-scale ours")),
+    *(("fast spacebyte", name, PLACES) for name in ("fresh-scale standard-init", "fresh-scale ours")),
     ("fast spacebyte", "fast", PLACES),
     *(
         (f"main {name}", "main normed", COMPARE)
@@ -673,8 +663,8 @@ def test_scores_of_gamma_0_95_and_standard_initial_weights_in_the_suite():
 def test_scores_of_token_gains_with_gamma_1_in_the_suite():
     page, entry = plain(COUNTERFACTUALS.read_text()), "token_gain@1, few rows"
     rows = score_cells([*first_seeds(), *cells_of(entry)])
-    scores, (low, high) = table_of_seeds(rows, entry).stack(), suite_interval(strata(rows, entry))
-    assert f"{interquartile_mean(scores):.3f} [{low:.3f}, {high:.3f}] and a mean of {scores.mean():.3f}, " in page
+    mean, middle = rows[rows.entry == entry].score.mean(), middle_over_cells(rows, entry)
+    assert f"{middle} and a mean of {mean:.3f}, " in page
     seeds, places = (paired_difference(rows, entry, "batch_mean@0.9", by) for by in (SEED_PAIRS, PAIRS))
     assert f"{-seeds.mean:.3f} ± {seeds.half_width:.3f} behind `batch_mean@0.9` (± {places.half_width:.3f}" in page
 
@@ -682,36 +672,34 @@ def test_scores_of_token_gains_with_gamma_1_in_the_suite():
 def test_scores_of_a_critic_with_lambda_1_in_the_suite():
     page, entry = plain(COUNTERFACTUALS.read_text()), "critic_advantage@0.9, lambda 1"
     rows = score_cells([*first_seeds(), *cells_of(entry)])
-    scores, (low, high) = table_of_seeds(rows, entry).stack(), suite_interval(strata(rows, entry))
-    middle = f"{interquartile_mean(scores):.3f} [{low:.3f}, {high:.3f}]"
-    assert f"has a mean of {scores.mean():.3f} and an interquartile mean of {middle} on states" in page
-    for other, words in (
-        ("critic_advantage@0.9", "ahead of lambda 0.95 "),
-        ("batch_mean@0.9", "behind `batch_mean@0.9` "),
+    mean, middle = rows[rows.entry == entry].score.mean(), middle_over_cells(rows, entry)
+    assert f"has a mean of {mean:.3f} and an interquartile mean of {middle} on states" in page
+    for other, sign, words in (
+        ("critic_advantage@0.9", 1, "ahead of lambda 0.95"),
+        ("batch_mean@0.9", -1, "behind `batch_mean@0.9`"),
     ):
         seeds, places = (paired_difference(rows, entry, other, by) for by in (SEED_PAIRS, PAIRS))
-        gap = f"{abs(seeds.mean):.3f} ± {seeds.half_width:.3f} {words}(± {places.half_width:.3f}"
+        gap = f"{sign * seeds.mean:.3f} ± {seeds.half_width:.3f} {words} (± {places.half_width:.3f}"
         assert gap in page, gap
 
 
 INTERQUARTILE = {
-    WARM_99: "`batch_mean@0.99` after the warm start is {} ahead",
-    "normed": "`normed` {}",
-    STANDARD_INIT: "standard initial weights {} behind",
-    "leave_one_out@0.9": "`leave_one_out` (by {})",
-    "control_variate@0.9": "`control_variate` (by {})",
+    WARM_99: (1, "`batch_mean@0.99` after the warm start is {} ahead"),
+    "normed": (1, "`normed` {}"),
+    STANDARD_INIT: (-1, "standard initial weights {} behind"),
+    "leave_one_out@0.9": (-1, "`leave_one_out` (by {})"),
+    "control_variate@0.9": (-1, "`control_variate` (by {})"),
 }
-"""What the page of the suite says of interquartile means beside that of ours."""
+"""What the page of the suite says of interquartile means beside that of ours, and their sign."""
 
 
 @pytest.mark.parametrize("entry", INTERQUARTILE)
 def test_interquartile_means_of_seeds_beside_those_of_ours(entry):
-    rows = ten_seeds("ours", entry)
+    rows, (sign, text) = ten_seeds("ours", entry), INTERQUARTILE[entry]
     other, ours = (table_of_seeds(rows, name).apply(interquartile_mean) for name in (entry, "ours"))
     gap = paired_over_seeds(other.to_dict(), ours.to_dict())
     assert gap.pairs == 10
-    expected = INTERQUARTILE[entry].format(f"{abs(gap.mean):.3f} ± {gap.half_width:.3f}")
-    assert expected in plain(SUITE.read_text()) and (gap.mean > 0 or entry in ("normed", *[*INTERQUARTILE][2:]))
+    assert text.format(f"{sign * gap.mean:.3f} ± {gap.half_width:.3f}") in plain(SUITE.read_text())
 
 
 @pytest.mark.parametrize(
@@ -772,10 +760,15 @@ def table_of_seeds(rows: pd.DataFrame, entry: str) -> pd.DataFrame:
     return rows[rows.entry == entry].pivot_table("score", ["task", "grade"], "seed")
 
 
+def middle_over_cells(rows: pd.DataFrame, entry: str) -> str:
+    """The interquartile mean, with its interval over the seeds of each task and grade, as pages write it."""
+    scores = suite_scores.strata(rows, entry)
+    return score_text(suite_scores.pooled_iqm(scores), suite_scores.interval(scores))
+
+
 def middle_over_seeds(table: pd.DataFrame) -> str:
     """The interquartile mean, with its interval over whole seeds, as the page writes it."""
-    low, high = seed_interval(table)
-    return f"{interquartile_mean(table.stack()):.3f} [{low:.3f}, {high:.3f}]"
+    return score_text(interquartile_mean(table.stack()), seed_interval(table))
 
 
 def failures(rows: pd.DataFrame, *, below: float = 0.1) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Two tables of docs/results/compare.md, from the committed results: all systems, and options of ``unscaled``.
+"""Three tables of docs/results/compare.md, from the committed results: systems, their pairs, options of ``unscaled``.
 
 ``python docs/rltok_docs/compare_page.py`` writes them.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ SYSTEMS = {
     "local-flips": "local flips",
 }
 """Systems of ``compare-main`` by name."""
+PAIRED_ROWS = ("standard-init", "normed", "unscaled", "ours", "hnet", "fast", "spacebyte", "tuned", "paper-0.9")
+PAIRED_COLUMNS = {
+    "unscaled": "`unscaled`",
+    "hnet": "H-Net",
+    "fast": "`fast`",
+    "spacebyte": "SpaceByte",
+    "tuned": "`tuned`",
+    "paper-0.9": "`paper`, gamma 0.9",
+    "tuned-0.99": "`tuned`, gamma 0.99",
+    "paper": "`paper`",
+}
+"""Systems with five seeds whose pairs the second table has, rows before columns in the order of the first."""
 _OURS = "natural gradients after a warm start of 250 kB, undecided at first"
 _FEW = "in a quarter of the rows until settled"
 _SECOND_ROWS = "counterfactuals.md#second-rows-that-run-forward-only"
@@ -100,9 +113,11 @@ CHANGES = {
 
 
 def tables() -> dict[str, str]:
-    """Return both tables by name."""
+    """Return all tables by name."""
+    main = SeedTable(read_earlier(RESULTS / "compare-main" / TABLE))
     return {
-        "systems": _systems(SeedTable(read_earlier(RESULTS / "compare-main" / TABLE))),
+        "systems": _systems(main),
+        "pairs": _pairs(main),
         "changes": _changes(SeedTable(read_earlier(RESULTS / "compare-grid" / TABLE))),
     }
 
@@ -134,6 +149,24 @@ def _systems(table: SeedTable) -> str:
             ]
         )
     return markdown(["system", *header, *more], body) + "\n"
+
+
+def _pairs(table: SeedTable) -> str:
+    """Return by how much each row is ahead of each column, bold if the interval excludes 0, each pair once."""
+    body, columns = [], list(PAIRED_COLUMNS)
+    for row in PAIRED_ROWS:
+        after = columns[columns.index(row) + 1 :] if row in columns else columns
+        body.append([PAIRED_COLUMNS.get(row, f"`{row}`"), *(_lead(table, row, column, after) for column in columns)])
+    return markdown(["", *PAIRED_COLUMNS.values()], body) + "\n"
+
+
+def _lead(table: SeedTable, row: str, column: str, after: Sequence[str]) -> str:
+    """Return the lead of the row over the column, nothing if another row has the pair."""
+    if column not in after:
+        return ""
+    lead = table.over_seeds(column, row)
+    text = interval(lead).replace("+", "")
+    return f"**{text}**" if lead.significant else text
 
 
 def _changes(table: SeedTable) -> str:

@@ -1,24 +1,24 @@
-"""Three tables of docs/results/compare.md, from the committed results: systems, their pairs, options of ``unscaled``.
+"""Tables of docs/results/compare.md and places.md, from the committed results.
 
-``python docs/rltok_docs/compare_page.py`` writes them.
+``python docs/rltok_docs/compare_page.py`` writes them: all systems, their pairs, options of ``unscaled``; fresh seeds.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rltok_rl.experiments.reports.earlier_seeds import read_earlier
 from rltok_rl.experiments.reports.markdown import markdown, percent, with_error, with_table
-from rltok_rl.experiments.reports.paired import interval
+from rltok_rl.experiments.reports.paired import interval, paired_over_seeds
 from rltok_rl.experiments.reports.seed_table import OFF, SeedTable
 from rltok_rl.experiments.reports.seeds_page import TABLE
 from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, off_target
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, RESULTS = ROOT / "docs/results/compare.md", ROOT / "experiments/results"
+PAGES, RESULTS = ROOT / "docs/results", ROOT / "experiments/results"
 SCRIPT = "docs/rltok_docs/compare_page.py"
 RATE = 0.2
 """Boundaries per byte that systems are compared at."""
@@ -60,7 +60,20 @@ PAIRED_COLUMNS = {
     "tuned-0.99": "`tuned`, gamma 0.99",
     "paper": "`paper`",
 }
-"""Systems with five seeds whose pairs the second table has, rows before columns in the order of the first."""
+"""Systems with five seeds whose pairs a table has, rows before columns in the order of the table of systems."""
+FRESH_ROWS = (
+    *("ours", "standard-init", "normed", "unscaled", "warm-99", "tuned", "spacebyte", "uniform", "paper-0.9", "paper"),
+)
+FRESH_COLUMNS = {
+    "uniform": "evenly spaced",
+    "spacebyte": "SpaceByte",
+    "tuned": "`tuned`",
+    "paper-0.9": "`paper`, gamma 0.9",
+    "paper": "`paper`",
+    "unscaled": "`unscaled`",
+    "normed": "`normed`",
+}
+"""Systems with seeds 5 to 9, and those that they are compared with."""
 _OURS = "natural gradients after a warm start of 250 kB, undecided at first"
 _FEW = "in a quarter of the rows until settled"
 _SECOND_ROWS = "counterfactuals.md#second-rows-that-run-forward-only"
@@ -112,22 +125,30 @@ CHANGES = {
 """Variants of ``compare-grid`` by name."""
 
 
-def tables() -> dict[str, str]:
-    """Return all tables by name."""
-    main = SeedTable(read_earlier(RESULTS / "compare-main" / TABLE))
+def tables() -> dict[str, dict[str, str]]:
+    """Return all tables by page and name."""
+    main, grid, fresh = (
+        SeedTable(read_earlier(RESULTS / folder / TABLE))
+        for folder in ("compare-main", "compare-grid", "compare-fresh")
+    )
+    first = pd.concat([main.losses, grid.losses[["warm-99"]]], axis=1)
     return {
-        "systems": _systems(main),
-        "pairs": _pairs(main),
-        "changes": _changes(SeedTable(read_earlier(RESULTS / "compare-grid" / TABLE))),
+        "compare.md": {"systems": _systems(main), "pairs": _pairs(main), "changes": _changes(grid)},
+        "places.md": {
+            "seeds 5 to 9": _fresh(fresh.losses),
+            "seeds 0 to 9": _fresh(pd.concat([first, fresh.losses]).sort_index()),
+        },
     }
 
 
-def page() -> str:
-    """Return the page with fresh tables."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        text = with_table(text, f"{SCRIPT}, {name}", table)
-    return text
+def pages() -> dict[Path, str]:
+    """Return the pages with fresh tables."""
+    texts = {}
+    for name, of_page in tables().items():
+        texts[PAGES / name] = (PAGES / name).read_text(encoding="utf-8")
+        for table_name, table in of_page.items():
+            texts[PAGES / name] = with_table(texts[PAGES / name], f"{SCRIPT}, {table_name}", table)
+    return texts
 
 
 def _systems(table: SeedTable) -> str:
@@ -156,15 +177,25 @@ def _pairs(table: SeedTable) -> str:
     body, columns = [], list(PAIRED_COLUMNS)
     for row in PAIRED_ROWS:
         after = columns[columns.index(row) + 1 :] if row in columns else columns
-        body.append([PAIRED_COLUMNS.get(row, f"`{row}`"), *(_lead(table, row, column, after) for column in columns)])
+        leads = [_lead(table.losses, row, column) if column in after else "" for column in columns]
+        body.append([PAIRED_COLUMNS.get(row, f"`{row}`"), *leads])
     return markdown(["", *PAIRED_COLUMNS.values()], body) + "\n"
 
 
-def _lead(table: SeedTable, row: str, column: str, after: Sequence[str]) -> str:
-    """Return the lead of the row over the column, nothing if another row has the pair."""
-    if column not in after:
-        return ""
-    lead = table.over_seeds(column, row)
+def _fresh(losses: pd.DataFrame) -> str:
+    """Return the losses of systems, and by how much each is ahead of others, bold if the interval excludes 0."""
+    body = []
+    for row in FRESH_ROWS:
+        of_row = losses[row].dropna()
+        each = f" ({_listed(of_row)})" if len(of_row) == 5 else ""
+        leads = ["-" if row == column else _lead(losses, row, column) for column in FRESH_COLUMNS]
+        body.append([FRESH_COLUMNS.get(row, f"`{row}`"), with_error(of_row.mean(), of_row.std()) + each, *leads])
+    return markdown(["", "bits per byte", *FRESH_COLUMNS.values()], body) + "\n"
+
+
+def _lead(losses: pd.DataFrame, row: str, column: str) -> str:
+    """Return the lead of a row over a column, bold if its interval excludes 0."""
+    lead = paired_over_seeds(losses[column].dropna(), losses[row].dropna())
     text = interval(lead).replace("+", "")
     return f"**{text}**" if lead.significant else text
 
@@ -222,5 +253,6 @@ def _trials(table: SeedTable, system: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(PAGE, file=sys.stderr)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(path, file=sys.stderr)

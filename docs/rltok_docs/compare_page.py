@@ -1,11 +1,13 @@
-"""Tables of docs/results/compare.md and places.md, from the committed results.
+"""Tables of docs/results/compare.md, places.md and other-texts.md, from the committed results.
 
-``python docs/rltok_docs/compare_page.py`` writes them: all systems, their pairs, options of ``unscaled``; fresh seeds.
+``python docs/rltok_docs/compare_page.py`` writes them: all systems, their pairs, options of ``unscaled``; fresh seeds;
+systems on each of the other texts.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,111 +20,24 @@ from rltok_rl.experiments.reports.seeds_page import TABLE
 from rltok_rl.experiments.reports.table import COMPARED_TOLERANCE, off_target
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+from rltok_docs.compare_labels import (  # noqa: E402 - needs the path
+    CHANGES,
+    FRESH_COLUMNS,
+    FRESH_ROWS,
+    ON_TEXTS,
+    PAIRED_COLUMNS,
+    PAIRED_ROWS,
+    SYSTEMS,
+    TEXTS,
+    short,
+)
+
 PAGES, RESULTS = ROOT / "docs/results", ROOT / "experiments/results"
 SCRIPT = "docs/rltok_docs/compare_page.py"
 RATE = 0.2
 """Boundaries per byte that systems are compared at."""
-_STANDARD = (
-    "`standard-init`: [`ours` with standard initial weights](places.md#where-a-fresh-policy-is-undecided), target 0.196"
-)
-SYSTEMS = {
-    "third-letter": "`third-letter`: SpaceByte's boundaries three bytes later",
-    "imitation": "`imitation`: `fast` that begins with `third-letter`",
-    "ours": "[`ours`](../recipes.md#why-ours), target 0.196",
-    "standard-init": _STANDARD,
-    "normed": "[`normed`](../recipes.md#why-normed): `standard-init` with gamma 0.95, a norm, target 0.2",
-    "unscaled": "[`unscaled`](../recipes.md#why-unscaled)",
-    "hnet": "H-Net, ratio weight 10",
-    "entropy-spike": "entropy spikes",
-    "bpe": "BPE, an oracle",
-    "fast": "`tuned` with `boundary_scale` 0.25 (`fast`)",
-    "spacebyte": "SpaceByte",
-    "tuned": "`tuned`",
-    "paper-0.9": "`paper` with gamma 0.9",
-    "uniform": "evenly spaced",
-    "tuned-0.99": "`tuned` with gamma 0.99",
-    "paper": "`paper`",
-    "released": "`released`",
-    "gumbel": "Gumbel-sigmoid",
-    "random": "random",
-    "siblings": "two rows per text (`siblings`)",
-    "local-flips": "local flips",
-}
-"""Systems of ``compare-main`` by name."""
-PAIRED_ROWS = ("standard-init", "normed", "unscaled", "ours", "hnet", "fast", "spacebyte", "tuned", "paper-0.9")
-PAIRED_COLUMNS = {
-    "unscaled": "`unscaled`",
-    "hnet": "H-Net",
-    "fast": "`fast`",
-    "spacebyte": "SpaceByte",
-    "tuned": "`tuned`",
-    "paper-0.9": "`paper`, gamma 0.9",
-    "tuned-0.99": "`tuned`, gamma 0.99",
-    "paper": "`paper`",
-}
-"""Systems with five seeds whose pairs a table has, rows before columns in the order of the table of systems."""
-FRESH_ROWS = (
-    *("ours", "standard-init", "normed", "unscaled", "warm-99", "tuned", "spacebyte", "uniform", "paper-0.9", "paper"),
-)
-FRESH_COLUMNS = {
-    "uniform": "evenly spaced",
-    "spacebyte": "SpaceByte",
-    "tuned": "`tuned`",
-    "paper-0.9": "`paper`, gamma 0.9",
-    "paper": "`paper`",
-    "unscaled": "`unscaled`",
-    "normed": "`normed`",
-}
-"""Systems with seeds 5 to 9, and those that they are compared with."""
-_OURS = "natural gradients after a warm start of 250 kB, undecided at first"
-_FEW = "in a quarter of the rows until settled"
-_SECOND_ROWS = "counterfactuals.md#second-rows-that-run-forward-only"
-CHANGES = {
-    "unscaled": "`unscaled`: gamma 0.9, policy weight 0.1, rate weight 1, batch mean, eight lags",
-    "natural-gradient": "natural gradients",
-    "ours": f"[`recipe=ours`](../recipes.md#why-ours): {_OURS}, target 0.196",
-    "standard-init": _STANDARD,
-    "standard-init-95": "`standard-init` with gamma 0.95, target 0.2",
-    "standard-init-95-lower": "`standard-init` with gamma 0.95, target 0.196",
-    "policy-0.3": "policy weight 0.3",
-    "policy-and-target": "policy weight 0.3, target 0.193",
-    "rate-0.3": "rate weight 0.3",
-    "normed": "[`recipe=normed`](../recipes.md#why-normed): `standard-init` with gamma 0.95, a norm, target 0.2",
-    "running-mean": "running mean",
-    "normed-0.197": "`recipe=normed` with a target of 0.197",
-    "leave-one-out": "leave-one-out",
-    "disarm": f"[DisARM](counterfactuals.md#disarm) with gamma 0.99 and a warm start of 250 kB, {_FEW}",
-    "gamma-0.95": "gamma 0.95",
-    "sibling-trial": f"[second rows]({_SECOND_ROWS}) that run forward only, {_FEW}",
-    "warm-90": "a warm start of 250 kB",
-    "scaled-by-position": "returns over their standard deviation at each position",
-    "scaled-by-row": "returns over their standard deviation in each row",
-    "sibling-blocks": f"[second rows in blocks]({_SECOND_ROWS}), {_FEW}",
-    "control-variate": "control variate",
-    "one-lag": "one lag",
-    "doubly-robust": f"[doubly robust flips]({_SECOND_ROWS}), as `budgeted_flips`",
-    "policy-and-pi": "policy weight 0.3, rate held by `pi`",
-    "gamma-0.8": "gamma 0.8",
-    "budgeted-flips": "`budgeted_flips`",
-    "gamma-0.7": "gamma 0.7",
-    "warm-99": "gamma 0.99 and a warm start of 250 kB",
-    "norm-95": "gamma 0.95 and the norm",
-    "norm": "with the norm",
-    "token-gain": f"`token_gain`, gamma 1, {_FEW}",
-    "token-gain-90": f"`token_gain`, gamma 0.9, {_FEW}",
-    "z-score": "z-score",
-    "warm-start": "1.5 MB with random boundaries first (before revision 32b6ab12)",
-    "both-weights": "policy weight 0.3 and rate weight 3",
-    "gamma-0.99": "gamma 0.99",
-    "critic-1": "a critic (lambda 1) instead of the batch mean",
-    "critic": "a critic (lambda 0.95) instead of the batch mean",
-    "pooled-critic-1": "a critic that pools tokens (lambda 1) instead of the batch mean",
-    "pooled-critic": "a critic that pools tokens (lambda 0.95) instead of the batch mean",
-    "rate-3": "rate weight 3",
-    "policy-0.03": "policy weight 0.03",
-    "flips": "`local_flips` in every row, two per 16 bytes",
-}
-"""Variants of ``compare-grid`` by name."""
 
 
 def tables() -> dict[str, dict[str, str]]:
@@ -133,10 +48,18 @@ def tables() -> dict[str, dict[str, str]]:
     )
     first = pd.concat([main.losses, grid.losses[["warm-99"]]], axis=1)
     return {
-        "compare.md": {"systems": _systems(main), "pairs": _pairs(main), "changes": _changes(grid)},
+        "compare.md": {
+            "systems": _systems(main),
+            "pairs": _pairs(main.losses, PAIRED_ROWS, PAIRED_COLUMNS),
+            "changes": _changes(grid),
+        },
         "places.md": {
-            "seeds 5 to 9": _fresh(fresh.losses),
-            "seeds 0 to 9": _fresh(pd.concat([first, fresh.losses]).sort_index()),
+            "seeds 5 to 9": _pairs(fresh.losses, FRESH_ROWS, FRESH_COLUMNS),
+            "seeds 0 to 9": _pairs(pd.concat([first, fresh.losses]), FRESH_ROWS, FRESH_COLUMNS),
+        },
+        "other-texts.md": {
+            name: _on_text(SeedTable(read_earlier(RESULTS / f"compare-{folder}" / TABLE)))
+            for name, folder in TEXTS.items()
         },
     }
 
@@ -172,25 +95,32 @@ def _systems(table: SeedTable) -> str:
     return markdown(["system", *header, *more], body) + "\n"
 
 
-def _pairs(table: SeedTable) -> str:
-    """Return by how much each row is ahead of each column, bold if the interval excludes 0, each pair once."""
-    body, columns = [], list(PAIRED_COLUMNS)
-    for row in PAIRED_ROWS:
-        after = columns[columns.index(row) + 1 :] if row in columns else columns
-        leads = [_lead(table.losses, row, column) if column in after else "" for column in columns]
-        body.append([PAIRED_COLUMNS.get(row, f"`{row}`"), *leads])
-    return markdown(["", *PAIRED_COLUMNS.values()], body) + "\n"
-
-
-def _fresh(losses: pd.DataFrame) -> str:
-    """Return the losses of systems, and by how much each is ahead of others, bold if the interval excludes 0."""
+def _pairs(losses: pd.DataFrame, rows: Sequence[str], columns: Sequence[str]) -> str:
+    """Return by how much each row is ahead of each column, bold if the interval excludes 0; each pair once."""
     body = []
-    for row in FRESH_ROWS:
-        of_row = losses[row].dropna()
-        each = f" ({_listed(of_row)})" if len(of_row) == 5 else ""
-        leads = ["-" if row == column else _lead(losses, row, column) for column in FRESH_COLUMNS]
-        body.append([FRESH_COLUMNS.get(row, f"`{row}`"), with_error(of_row.mean(), of_row.std()) + each, *leads])
-    return markdown(["", "bits per byte", *FRESH_COLUMNS.values()], body) + "\n"
+    for row in rows:
+        after = columns[columns.index(row) + 1 :] if row in columns else columns
+        leads = [_lead(losses, row, column) if column in after else "" for column in columns]
+        body.append([short(row), with_error(losses[row].mean(), losses[row].std()), *leads])
+    return markdown(["", "bits per byte", *map(short, columns)], body) + "\n"
+
+
+def _on_text(table: SeedTable) -> str:
+    """Return the table of systems on another text, the best first, beside evenly spaced boundaries and ours."""
+    losses, body = table.losses, []
+    names = [name for name in ON_TEXTS if name in table.systems]
+    for name in sorted(names, key=lambda name: (losses[name] - losses[table.reference]).mean()):
+        of_name, compared = losses[name].dropna(), (table.reference, "ours") if "ours" in names else (table.reference,)
+        body.append(
+            [
+                short(name),
+                f"{with_error(of_name.mean(), of_name.std())} ({_listed(of_name)})",
+                *("-" if name == other else interval(table.over_seeds(name, other)) for other in compared),
+                _rates(table, table.rows[table.rows["system"] == name]),
+            ]
+        )
+    header = ("system", "bits per byte, mean ± sd (each seed)", "minus evenly spaced", "minus `ours`")
+    return markdown([*header[: 2 + len(compared)], "boundaries per byte"], body) + "\n"
 
 
 def _lead(losses: pd.DataFrame, row: str, column: str) -> str:

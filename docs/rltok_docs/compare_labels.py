@@ -105,10 +105,22 @@ TEXTS = {
 }
 """Tables of other-texts.md, and the folders of their pages, after ``compare-``."""
 ON_TEXTS = (
-    *("ours", "unscaled", "normed", "normed-0.19", "fast", "paper", "paper-0.9"),
+    *("ours", "standard-init", "unscaled", "normed", "normed-0.19", "fast", "paper", "paper-0.9"),
     *("hnet", "spacebyte", "bpe", "entropy-spike", "uniform"),
 )
 """Systems of these tables, where a page has them; pages have others, too."""
+
+IN_README = ("ours", "unscaled", "hnet", "spacebyte")
+"""Systems of the table of other texts in the README."""
+WIDTHS = {
+    "compare-width-32": "0.07 M, 3.4 T, 0.005",
+    "compare-main": "0.24 M, 10.5 T, 0.005",
+    "compare-width-128": "0.86 M, 36.1 T, 0.005",
+    "compare-width-128-half": "0.86 M, 36.1 T, 0.0025",
+}
+"""Comparisons of different sizes by folder: parameters, total FLOPs, learning rate."""
+AT_WIDTHS = ("ours", "unscaled", "normed", "spacebyte", "paper")
+"""Systems of their table."""
 
 
 def short(name: str) -> str:

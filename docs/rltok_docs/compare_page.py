@@ -1,4 +1,4 @@
-"""Tables of docs/results/compare.md, places.md and other-texts.md, from the committed results.
+"""Tables of README.md and of docs/results/compare.md, places.md and other-texts.md, from the committed results.
 
 ``python docs/rltok_docs/compare_page.py`` writes them: all systems, their pairs, options of ``unscaled``; fresh seeds;
 systems on each of the other texts.
@@ -7,7 +7,7 @@ systems on each of the other texts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,21 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
 from rltok_docs.compare_labels import (  # noqa: E402 - needs the path
+    AT_WIDTHS,
     CHANGES,
     FRESH_COLUMNS,
     FRESH_ROWS,
+    IN_README,
     ON_TEXTS,
     PAIRED_COLUMNS,
     PAIRED_ROWS,
     SYSTEMS,
     TEXTS,
+    WIDTHS,
     short,
 )
 
-PAGES, RESULTS = ROOT / "docs/results", ROOT / "experiments/results"
+RESULTS = ROOT / "experiments/results"
 SCRIPT = "docs/rltok_docs/compare_page.py"
 RATE = 0.2
 """Boundaries per byte that systems are compared at."""
@@ -47,20 +50,20 @@ def tables() -> dict[str, dict[str, str]]:
         for folder in ("compare-main", "compare-grid", "compare-fresh")
     )
     first = pd.concat([main.losses, grid.losses[["warm-99"]]], axis=1)
+    on_texts = {name: SeedTable(read_earlier(RESULTS / f"compare-{folder}" / TABLE)) for name, folder in TEXTS.items()}
     return {
-        "compare.md": {
+        "README.md": {"texts": _texts(on_texts)},
+        "docs/results/compare.md": {
             "systems": _systems(main),
             "pairs": _pairs(main.losses, PAIRED_ROWS, PAIRED_COLUMNS),
             "changes": _changes(grid),
+            "widths": _widths(),
         },
-        "places.md": {
+        "docs/results/places.md": {
             "seeds 5 to 9": _pairs(fresh.losses, FRESH_ROWS, FRESH_COLUMNS),
             "seeds 0 to 9": _pairs(pd.concat([first, fresh.losses]), FRESH_ROWS, FRESH_COLUMNS),
         },
-        "other-texts.md": {
-            name: _on_text(SeedTable(read_earlier(RESULTS / f"compare-{folder}" / TABLE)))
-            for name, folder in TEXTS.items()
-        },
+        "docs/results/other-texts.md": {name: _on_text(table) for name, table in on_texts.items()},
     }
 
 
@@ -68,9 +71,10 @@ def pages() -> dict[Path, str]:
     """Return the pages with fresh tables."""
     texts = {}
     for name, of_page in tables().items():
-        texts[PAGES / name] = (PAGES / name).read_text(encoding="utf-8")
+        text = (ROOT / name).read_text(encoding="utf-8")
         for table_name, table in of_page.items():
-            texts[PAGES / name] = with_table(texts[PAGES / name], f"{SCRIPT}, {table_name}", table)
+            text = with_table(text, f"{SCRIPT}, {table_name}", table)
+        texts[ROOT / name] = text
     return texts
 
 
@@ -121,6 +125,27 @@ def _on_text(table: SeedTable) -> str:
         )
     header = ("system", "bits per byte, mean ± sd (each seed)", "minus evenly spaced", "minus `ours`")
     return markdown([*header[: 2 + len(compared)], "boundaries per byte"], body) + "\n"
+
+
+def _texts(tables: Mapping[str, SeedTable]) -> str:
+    """Return leads over evenly spaced boundaries on other texts, those of ours in descending order."""
+    lead = {name: table.losses[table.reference] - table.losses["ours"] for name, table in tables.items()}
+    body = []
+    for name in sorted(tables, key=lambda name: -lead[name].mean()):
+        losses = tables[name].losses
+        body.append([name, *(_lead(losses, system, "uniform") for system in IN_README)])
+    return markdown(["", *map(short, IN_README)], body) + "\n"
+
+
+def _widths() -> str:
+    """Return leads over evenly spaced boundaries in comparisons of different sizes, bold if the interval excludes 0."""
+    body = []
+    for folder, label in WIDTHS.items():
+        losses = SeedTable(read_earlier(RESULTS / folder / TABLE)).losses
+        cells = [_lead(losses, name, "uniform") if name in losses else "" for name in AT_WIDTHS]
+        body.append([label, f"{losses['uniform'].mean():.3f}", *cells])
+    header = ("parameters, total FLOPs, learning rate", "evenly spaced", *map(short, AT_WIDTHS))
+    return markdown(header, body) + "\n"
 
 
 def _lead(losses: pd.DataFrame, row: str, column: str) -> str:

@@ -85,6 +85,8 @@ SYSTEMS = {
     **{f"ten {name}": (("compare-main", name), ("compare-fresh", name)) for name in PAPER},
     **{f"no-spaces {name}": (("compare-no-spaces", name),) for name in ("ours", "unscaled", "uniform")},
     **{f"newspaper {name}": (("compare-newspaper", name),) for name in ("ours", "uniform")},
+    **{f"words {name}": (("compare-words", name),) for name in (*OURS, "uniform")},
+    **{f"small {name}": (("compare-width-32", name),) for name in ("ours", "uniform", "paper")},
     "all unscaled": (("compare-main", "unscaled"), ("compare-fresh-scale", "unscaled")),
     "all spacebyte": (("compare-main", "spacebyte"), ("compare-fresh-scale", "spacebyte")),
     "fast": (("compare-fresh-scale", "factor-0.25"),),
@@ -202,7 +204,10 @@ DIFFERENCES = [
     ("ten normed", "ten standard-init-95", RECIPES),
     *(("mixture uniform", f"mixture {name}", OTHER_TEXTS) for name in ("normed", "spacebyte", "unscaled", "hnet")),
     ("mixture ours", "mixture bpe", OTHER_TEXTS),
-    *((f"{text} uniform", f"{text} ours", page) for text in TEXTS for page in (README, OTHER_TEXTS, CLAIMS)),
+    *((f"{text} uniform", f"{text} ours", page) for text in TEXTS for page in (OTHER_TEXTS, CLAIMS)),
+    *(("words ours", "words standard-init", page) for page in (OTHER_TEXTS, RECIPES)),
+    ("small uniform", "small ours", CLAIMS),
+    ("small paper", "small uniform", CLAIMS),
     *((name, "ablations' tuned", README) for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag")),
 ]
 

@@ -114,6 +114,7 @@ IN_README = ("ours", "unscaled", "hnet", "spacebyte")
 """Systems of the table of other texts in the README."""
 WIDTHS = {
     "compare-width-32": "0.07 M, 3.4 T, 0.005",
+    "compare-width-32-double": "0.07 M, 3.4 T, 0.01",
     "compare-main": "0.24 M, 10.5 T, 0.005",
     "compare-width-128": "0.86 M, 36.1 T, 0.005",
     "compare-width-128-half": "0.86 M, 36.1 T, 0.0025",

@@ -37,6 +37,7 @@ MAIN = ("imitation", "third-letter", *OURS, "unscaled", "hnet", "spacebyte", "tu
 """Systems of the main table that README states; it states those of the paper, too."""
 TEN = ("normed", "unscaled", "spacebyte", "uniform")
 """Systems with ten seeds."""
+SIZES = ("small", "small, fast", "large")
 TEXTS = ("no-spaces", "newspaper", "code", "mixture")
 """Other texts on which ours is ahead."""
 MIXED = ("ours", "bpe", "entropy-spike", "unscaled", "normed", "spacebyte", "hnet")
@@ -86,7 +87,11 @@ SYSTEMS = {
     **{f"no-spaces {name}": (("compare-no-spaces", name),) for name in ("ours", "unscaled", "uniform")},
     **{f"newspaper {name}": (("compare-newspaper", name),) for name in ("ours", "uniform")},
     **{f"words {name}": (("compare-words", name),) for name in (*OURS, "uniform")},
-    **{f"small {name}": (("compare-width-32", name),) for name in ("ours", "uniform", "paper")},
+    **{
+        f"{size} {name}": ((f"compare-width-{folder}", name),)
+        for size, folder in (("small", "32"), ("small, fast", "32-double"), ("large", "128-half"))
+        for name in ("ours", "uniform", "paper", "spacebyte")
+    },
     "all unscaled": (("compare-main", "unscaled"), ("compare-fresh-scale", "unscaled")),
     "all spacebyte": (("compare-main", "spacebyte"), ("compare-fresh-scale", "spacebyte")),
     "fast": (("compare-fresh-scale", "factor-0.25"),),
@@ -206,8 +211,9 @@ DIFFERENCES = [
     ("mixture ours", "mixture bpe", OTHER_TEXTS),
     *((f"{text} uniform", f"{text} ours", page) for text in TEXTS for page in (OTHER_TEXTS, CLAIMS)),
     *(("words ours", "words standard-init", page) for page in (OTHER_TEXTS, RECIPES)),
-    ("small uniform", "small ours", CLAIMS),
-    ("small paper", "small uniform", CLAIMS),
+    *((f"{size} uniform", f"{size} ours", page) for size in SIZES for page in (README, COMPARE, CLAIMS)),
+    *((f"{size} {name}", f"{size} ours", COMPARE) for size in ("small", "large") for name in ("paper", "spacebyte")),
+    *(("large paper", "large uniform", page) for page in (COMPARE, CLAIMS)),
     *((name, "ablations' tuned", README) for name in ("no-batch-mean", "no-discount", "no-early-exit", "one-lag")),
 ]
 

@@ -45,12 +45,9 @@ RATE = 0.2
 
 def tables() -> dict[str, dict[str, str]]:
     """Return all tables by page and name."""
-    main, grid, fresh = (
-        SeedTable(read_earlier(RESULTS / folder / TABLE))
-        for folder in ("compare-main", "compare-grid", "compare-fresh")
-    )
+    main, grid, fresh = map(_read, ("compare-main", "compare-grid", "compare-fresh"))
     first = pd.concat([main.losses, grid.losses[["warm-99"]]], axis=1)
-    on_texts = {name: SeedTable(read_earlier(RESULTS / f"compare-{folder}" / TABLE)) for name, folder in TEXTS.items()}
+    on_texts = {name: _read(f"compare-{folder}") for name, folder in TEXTS.items()}
     return {
         "README.md": {"texts": _texts(on_texts)},
         "docs/results/compare.md": {
@@ -76,6 +73,11 @@ def pages() -> dict[Path, str]:
             text = with_table(text, f"{SCRIPT}, {table_name}", table)
         texts[ROOT / name] = text
     return texts
+
+
+def _read(folder: str) -> SeedTable:
+    """Read the page of a comparison in the committed results."""
+    return SeedTable(read_earlier(RESULTS / folder / TABLE))
 
 
 def _systems(table: SeedTable) -> str:
@@ -114,17 +116,22 @@ def _on_text(table: SeedTable) -> str:
     losses, body = table.losses, []
     names = [name for name in ON_TEXTS if name in table.systems]
     for name in sorted(names, key=lambda name: (losses[name] - losses[table.reference]).mean()):
-        of_name, compared = losses[name].dropna(), (table.reference, "ours") if "ours" in names else (table.reference,)
+        of_name = losses[name].dropna()
         body.append(
             [
                 short(name),
                 f"{with_error(of_name.mean(), of_name.std())} ({_listed(of_name)})",
-                *("-" if name == other else interval(table.over_seeds(name, other)) for other in compared),
+                *(
+                    "-" if name == other else interval(table.over_seeds(name, other))
+                    for other in (table.reference, "ours")
+                ),
                 _rates(table, table.rows[table.rows["system"] == name]),
             ]
         )
-    header = ("system", "bits per byte, mean ± sd (each seed)", "minus evenly spaced", "minus `ours`")
-    return markdown([*header[: 2 + len(compared)], "boundaries per byte"], body) + "\n"
+    differences = ("minus evenly spaced", "minus `ours`")
+    return (
+        markdown(["system", "bits per byte, mean ± sd (each seed)", *differences, "boundaries per byte"], body) + "\n"
+    )
 
 
 def _texts(tables: Mapping[str, SeedTable]) -> str:
@@ -141,7 +148,7 @@ def _widths() -> str:
     """Return leads over evenly spaced boundaries in comparisons of different sizes, bold if the interval excludes 0."""
     body = []
     for folder, label in WIDTHS.items():
-        losses = SeedTable(read_earlier(RESULTS / folder / TABLE)).losses
+        losses = _read(folder).losses
         cells = [_lead(losses, name, "uniform") if name in losses else "" for name in AT_WIDTHS]
         body.append([label, f"{losses['uniform'].mean():.3f}", *cells])
     header = ("parameters, total FLOPs, learning rate", "evenly spaced", *map(short, AT_WIDTHS))

@@ -141,6 +141,14 @@ def test_links_lead_somewhere():
     assert [line for page in PAGES for line in broken_links(page)] == []
 
 
+def test_pages_of_results_have_their_figures():
+    """Sphinx reads them, too, and stops at a missing one."""
+    pages = sorted((ROOT / "experiments/results").glob("*/*.md"))
+    figures = [(page, name) for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]*)\)", page.read_text())]
+    assert len(figures) > 20
+    assert [(page, name) for page, name in figures if not (page.parent / name).is_file()] == []
+
+
 def anchors(page: Path) -> set[str]:
     """Headings of a page, as links name them."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M), flags=re.M)

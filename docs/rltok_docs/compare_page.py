@@ -1,7 +1,7 @@
 """Tables of README.md and of docs/results/compare.md, places.md and other-texts.md, from the committed results.
 
-``python docs/rltok_docs/compare_page.py`` writes them: all systems, their pairs, options of ``unscaled``; fresh seeds;
-systems on each of the other texts.
+``python docs/rltok_docs/compare_page.py`` writes them: all systems, their pairs, sizes, options of ``unscaled``; fresh
+seeds; systems on each of the other texts.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _systems(table: SeedTable) -> str:
         body.append(
             [
                 label,
-                f"{with_error(losses.mean(), losses.std())} ({_listed(losses)})",
-                "-" if name == table.reference else interval(table.over_seeds(name, table.reference)),
+                _mean_and_each(losses),
+                _minus(table, name, table.reference),
                 _rates(table, rows),
                 ", ".join(f"{100 * share:.0f}" for share in rows["space_recall"]),
                 _trials(table, name),
@@ -116,22 +116,11 @@ def _on_text(table: SeedTable) -> str:
     losses, body = table.losses, []
     names = [name for name in ON_TEXTS if name in table.systems]
     for name in sorted(names, key=lambda name: (losses[name] - losses[table.reference]).mean()):
-        of_name = losses[name].dropna()
-        body.append(
-            [
-                short(name),
-                f"{with_error(of_name.mean(), of_name.std())} ({_listed(of_name)})",
-                *(
-                    "-" if name == other else interval(table.over_seeds(name, other))
-                    for other in (table.reference, "ours")
-                ),
-                _rates(table, table.rows[table.rows["system"] == name]),
-            ]
-        )
-    differences = ("minus evenly spaced", "minus `ours`")
-    return (
-        markdown(["system", "bits per byte, mean ± sd (each seed)", *differences, "boundaries per byte"], body) + "\n"
-    )
+        differences = [_minus(table, name, other) for other in (table.reference, "ours")]
+        rates = _rates(table, table.rows[table.rows["system"] == name])
+        body.append([short(name), _mean_and_each(losses[name].dropna()), *differences, rates])
+    header = ("bits per byte, mean ± sd (each seed)", "minus evenly spaced", "minus `ours`", "boundaries per byte")
+    return markdown(["system", *header], body) + "\n"
 
 
 def _texts(tables: Mapping[str, SeedTable]) -> str:
@@ -140,7 +129,7 @@ def _texts(tables: Mapping[str, SeedTable]) -> str:
     body = []
     for name in sorted(tables, key=lambda name: -lead[name].mean()):
         losses = tables[name].losses
-        body.append([name, *(_lead(losses, system, "uniform") for system in IN_README)])
+        body.append([name, *_leads_over_uniform(losses, IN_README)])
     return markdown(["", *map(short, IN_README)], body) + "\n"
 
 
@@ -149,10 +138,14 @@ def _widths() -> str:
     body = []
     for folder, label in WIDTHS.items():
         losses = _read(folder).losses
-        cells = [_lead(losses, name, "uniform") if name in losses else "" for name in AT_WIDTHS]
-        body.append([label, f"{losses['uniform'].mean():.3f}", *cells])
+        body.append([label, f"{losses['uniform'].mean():.3f}", *_leads_over_uniform(losses, AT_WIDTHS)])
     header = ("parameters, total FLOPs, learning rate", "evenly spaced", *map(short, AT_WIDTHS))
     return markdown(header, body) + "\n"
+
+
+def _leads_over_uniform(losses: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the leads of systems over evenly spaced boundaries, nothing for those that the page lacks."""
+    return [_lead(losses, name, "uniform") if name in losses else "" for name in names]
 
 
 def _lead(losses: pd.DataFrame, row: str, column: str) -> str:
@@ -170,13 +163,11 @@ def _changes(table: SeedTable) -> str:
     for name, label in _ordered(table, CHANGES).items():
         rows, each = table.rows[table.rows["system"] == name], (losses[name] - losses["unscaled"]).dropna()
         is_reference = name == "unscaled"
-        cells = ["-", "-"]
-        if not is_reference:
-            cells = [_listed(each, "+"), interval(table.over_seeds(name, "unscaled"))]
         line = [
             label,
             _listed(losses[name].dropna()),
-            *cells,
+            "-" if is_reference else _listed(each, "+"),
+            _minus(table, name, "unscaled"),
             _rates(table, rows),
             _trials(table, name),
             _minutes(rows),
@@ -191,6 +182,14 @@ def _ordered(table: SeedTable, labels: dict[str, str]) -> dict[str, str]:
         raise ValueError(f"labels and systems must be the same, got {sorted(unknown)} in one alone")
     reference = table.losses["unscaled"]
     return dict(sorted(labels.items(), key=lambda item: (table.losses[item[0]] - reference).mean()))
+
+
+def _mean_and_each(losses: pd.Series) -> str:
+    return f"{with_error(losses.mean(), losses.std())} ({_listed(losses)})"
+
+
+def _minus(table: SeedTable, name: str, other: str) -> str:
+    return "-" if name == other else interval(table.over_seeds(name, other))
 
 
 def _listed(values: Any, sign: str = "") -> str:
